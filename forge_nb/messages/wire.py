@@ -15,6 +15,8 @@ __all__ = [
     "ERROR_ABORTED",
     "ERROR_API",
     "ERROR_OVERFLOW",
+    "ERROR_SUMMARY_BLANK",
+    "ERROR_SUMMARY_NOT_SMALLER",
     "ERROR_UNKNOWN",
     "INTERRUPTED_KEY",
     "SUBTASK_ASKED",
@@ -54,3 +56,7 @@ ERROR_ABORTED = "MessageAbortedError"
 ERROR_API = "APIError"
 ERROR_OVERFLOW = "ContextOverflowError"
 ERROR_UNKNOWN = "UnknownError"
+ERROR_SUMMARY_BLANK = "SummaryBlankError"
+"""Ours: a summary without text, which is no boundary."""
+ERROR_SUMMARY_NOT_SMALLER = "SummaryNotSmallerError"
+"""Ours: a summary that is not shorter than what it would replace."""

@@ -1,0 +1,329 @@
+"""Turn after turn until the model stops.
+
+Every iteration starts from the store: the visible history is read again, never carried over. A
+prompt is a stored row with a state, so that it survives an abort and a crash; one answer may close
+several prompts that waited together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from forge_nb.compaction.summarize import compact
+from forge_nb.compaction.tail import is_request
+from forge_nb.errors import CompactionError, UsageError
+from forge_nb.events import MessageUpdated, PartUpdated
+from forge_nb.messages.message import (
+    CONTINUING_FINISHES,
+    AssistantMessage,
+    MessagePath,
+    MessageTime,
+    UserMessage,
+)
+from forge_nb.messages.parts import TextPart
+from forge_nb.messages.render import to_model_messages
+from forge_nb.messages.usage import NO_TOKENS, TokenUsage, add
+from forge_nb.messages.wire import CONTINUE_AFTER_COMPACTION, CONTINUE_KEY, ERROR_ABORTED
+from forge_nb.processor import Processor, status
+from forge_nb.providers.base import ModelRequest
+
+if TYPE_CHECKING:
+    from forge_nb.compaction.base import CompactionResult, RunSetup
+    from forge_nb.events import PromptState
+    from forge_nb.messages.message import MessageWithParts
+    from forge_nb.processor import Outcome
+    from forge_nb.session import Session
+
+__all__ = ["RunOutcome", "RunResult", "add_prompt", "run_loop"]
+
+RunOutcome = Literal["completed", "aborted", "failed"]
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run did."""
+
+    session_id: str
+    outcome: RunOutcome
+    text: str = ""
+    """Text of the last answer."""
+    message_ids: tuple[str, ...] = ()
+    """Assistant messages of the run, summaries included, in order."""
+    compactions: int = 0
+    tokens: TokenUsage = NO_TOKENS
+    """Sum over the run's calls."""
+    cost_usd: float | None = None
+    """Sum of the known costs; None when none is known."""
+    error: str | None = None
+
+    def __repr__(self) -> str:
+        """Say it in one line."""
+        calls = f"{len(self.message_ids)} model call{'' if len(self.message_ids) == 1 else 's'}"
+        cost = "cost unknown" if self.cost_usd is None else f"${self.cost_usd:.4f}"
+        cuts = f", {self.compactions} compactions" if self.compactions else ""
+        why = f" ({self.error})" if self.error else ""
+        return f"<run {self.outcome}{why}: {calls}{cuts}, {self.tokens.sum or 0:,} tokens, {cost}>"
+
+
+async def add_prompt(session: Session, setup: RunSetup, text: str) -> UserMessage:
+    """Store a user message that waits for an answer.
+
+    Raises
+    ------
+    UsageError
+        When the text is blank.
+    """
+    if not text.strip():
+        msg = f"the prompt is blank ({text!r}); write what the model is to do"
+        raise UsageError(msg)
+    message = _user_message(session, setup)
+    part = TextPart(
+        id=session.new_id("prt"), session_id=session.id, message_id=message.id, text=text
+    )
+    await session.write(
+        [MessageUpdated(message=message, prompt_state="waiting"), PartUpdated(part=part)]
+    )
+    return message
+
+
+async def run_loop(session: Session, setup: RunSetup) -> RunResult:
+    """Answer the waiting prompts of a session.
+
+    Parameters
+    ----------
+    session
+        Which session; the caller holds its lease.
+    setup
+        Model, tools, settings.
+
+    Returns
+    -------
+    RunResult
+        Also when the model failed (`outcome` is ``failed`` and `error` says why), and when the
+        task was cancelled (``aborted``): the loop is the whole of its task, so the cancellation
+        ends here, with every part closed.
+
+    Raises
+    ------
+    CompactionError
+        When compacting did not make the context smaller, or had to be repeated without a step.
+    """
+    run = _Run(session, setup)
+    session.announce(status(session.id, "busy"))
+    try:
+        await run.until_stop()
+    except asyncio.CancelledError:
+        run.aborted = True
+        await asyncio.shield(run.settle("cancelled"))
+    except CompactionError:
+        await run.settle("cancelled")
+        raise
+    finally:
+        session.announce(status(session.id, "idle"))
+    return run.result()
+
+
+class _Run:
+    """State of one run; nothing of it outlives the run."""
+
+    def __init__(self, session: Session, setup: RunSetup) -> None:
+        self._session = session
+        self._setup = setup
+        self._taken: list[MessageWithParts] = []
+        self._answers: list[AssistantMessage] = []
+        self._ids: list[str] = []
+        self._compactions = 0
+        self._compactions_in_row = 0
+        self.aborted = False
+
+    async def until_stop(self) -> None:
+        """Call the model, compact, and call it again until the turn is over."""
+        for _ in range(self._setup.settings.max_steps):
+            await self._take_prompts()
+            if not self._answers and self._is_answered():
+                return
+            outcome = await self._step()
+            if outcome == "compact":
+                outcome = await self._make_room()
+            if outcome == "stop":
+                await self.settle("answered")
+                if not self._waiting():
+                    return
+        await self.settle("answered")
+
+    def _is_answered(self) -> bool:
+        """Whether the last question has its answer: its parent link and an end that is one."""
+        visible = self._session.visible()
+        asked = _last_question(visible)
+        return asked is not None and any(
+            isinstance(item.message, AssistantMessage)
+            and item.message.parent_id == asked.id
+            and item.message.finish is not None
+            and item.message.finish not in CONTINUING_FINISHES
+            for item in visible
+        )
+
+    def _waiting(self) -> list[MessageWithParts]:
+        return self._session.store.prompts(self._session.id, "waiting")
+
+    async def _take_prompts(self) -> None:
+        waiting = self._waiting()
+        self._taken += waiting
+        await self._mark(waiting, "taken")
+
+    async def settle(self, state: PromptState) -> None:
+        """Give the prompts of this turn their final state."""
+        taken, self._taken = self._taken, []
+        await self._mark(taken, state)
+
+    async def _mark(self, prompts: list[MessageWithParts], state: PromptState) -> None:
+        if prompts:
+            await self._session.write(
+                [MessageUpdated(message=item.message, prompt_state=state) for item in prompts]
+            )
+
+    async def _step(self) -> Outcome:
+        session, setup = self._session, self._setup
+        visible = session.visible()
+        asked = _last_question(visible)
+        if asked is None:
+            msg = f"session {session.id!r} has no question to answer; prompt it first"
+            raise UsageError(msg)
+        message = await self._new_answer(asked)
+        processor = Processor(
+            session, setup.provider, message, tools=setup.tools, settings=setup.settings
+        )
+        request = ModelRequest(
+            model=setup.model,
+            system=list(setup.settings.system),
+            messages=to_model_messages(visible, target=setup.model),
+            tools=setup.tools.specs(),
+            purpose="turn",
+        )
+        self._ids.append(message.id)
+        try:
+            return await processor.process(request)
+        finally:
+            self._answers.append(processor.message)
+            if processor.message.error is None:
+                self._compactions_in_row = 0
+
+    async def _new_answer(self, asked: UserMessage) -> AssistantMessage:
+        session, setup = self._session, self._setup
+        directory = session.stored().info.directory
+        message = AssistantMessage(
+            id=session.new_id("msg"),
+            session_id=session.id,
+            parent_id=asked.id,
+            time=MessageTime(created=session.clock()),
+            provider_id=setup.model.provider_id,
+            model_id=setup.model.model_id,
+            agent=setup.settings.agent,
+            mode=setup.settings.agent,
+            path=MessagePath(cwd=directory, root=directory),
+        )
+        await session.update_message(message)
+        return message
+
+    async def _make_room(self) -> Outcome:
+        """Compact, and ask the model to go on where its turn was not over."""
+        last = self._answers[-1]
+        if not self._setup.settings.auto_compact:
+            return "continue" if last.finish == "tool-calls" else "stop"
+        overflow = last.error is not None
+        result = await compact(self._session, self._setup, auto=True, overflow=overflow)
+        self._note(result)
+        if result.outcome != "done":
+            return "continue" if last.finish == "tool-calls" else "stop"
+        if not overflow and last.finish != "tool-calls":
+            return "stop"
+        await self._ask_to_go_on()
+        return "continue"
+
+    def _note(self, result: CompactionResult) -> None:
+        self._ids += [result.summary_id] if result.summary_id else []
+        self._compactions += result.outcome == "done"
+        self._compactions_in_row += 1
+        limit = self._setup.settings.max_compactions
+        sizes = {"before": result.tokens_before, "after": result.tokens_after}
+        if result.outcome == "done" and result.tokens_after >= result.tokens_before:
+            msg = f"compaction did not shrink the context ({result!r}); use a larger window"
+            raise CompactionError(msg, **sizes)
+        if self._compactions_in_row > limit:
+            msg = (
+                f"{self._compactions_in_row} compactions in a row without a step between them, "
+                f"{limit} are allowed; the window is too small for what is kept"
+            )
+            raise CompactionError(msg, **sizes)
+
+    async def _ask_to_go_on(self) -> None:
+        session = self._session
+        message = _user_message(session, self._setup)
+        part = TextPart(
+            id=session.new_id("prt"),
+            session_id=session.id,
+            message_id=message.id,
+            text=CONTINUE_AFTER_COMPACTION,
+            synthetic=True,
+            metadata={CONTINUE_KEY: True},
+        )
+        await session.write([MessageUpdated(message=message), PartUpdated(part=part)])
+
+    def result(self) -> RunResult:
+        """Sum the run up."""
+        stored = [self._session.store.message(self._session.id, key) for key in self._ids]
+        messages = [item.message for item in stored if isinstance(item.message, AssistantMessage)]
+        tokens = NO_TOKENS
+        for message in messages:
+            tokens = add(tokens, message.tokens)
+        costs = [message.cost for message in messages if message.cost is not None]
+        last = self._answers[-1] if self._answers else None
+        error = last.error if last else None
+        return RunResult(
+            session_id=self._session.id,
+            outcome="aborted" if self.aborted else _outcome(last),
+            text=_text_of(stored, last),
+            message_ids=tuple(self._ids),
+            compactions=self._compactions,
+            tokens=tokens,
+            cost_usd=sum(costs) if costs else None,
+            error=None if error is None else f"{error.name}: {error.data.message or ''}",
+        )
+
+
+def _outcome(last: AssistantMessage | None) -> RunOutcome:
+    if last is None or last.error is None:
+        return "completed"
+    return "aborted" if last.error.name == ERROR_ABORTED else "failed"
+
+
+def _text_of(stored: list[MessageWithParts], last: AssistantMessage | None) -> str:
+    for item in stored:
+        if last is not None and item.message.id == last.id:
+            return "\n\n".join(part.text for part in item.parts if isinstance(part, TextPart))
+    return ""
+
+
+def _last_question(visible: list[MessageWithParts]) -> UserMessage | None:
+    """Return the newest user message that is not a request to compact; order is `seq`."""
+    asked = [
+        item
+        for item in visible
+        if isinstance(item.message, UserMessage) and not is_request(item)
+    ]
+    if not asked:
+        return None
+    newest = max(asked, key=lambda item: item.seq).message
+    return newest if isinstance(newest, UserMessage) else None
+
+
+def _user_message(session: Session, setup: RunSetup) -> UserMessage:
+    return UserMessage(
+        id=session.new_id("msg"),
+        session_id=session.id,
+        time=MessageTime(created=session.clock()),
+        agent=setup.settings.agent,
+        model=setup.model,
+    )

@@ -1,0 +1,504 @@
+"""The user's handles: a `Workbench` on a store, a `Conversation` on one session in it.
+
+Reading is plain calls; running is awaited. The engine's state lives on the loop's thread: one
+runner per session in this process, one across processes by a lease in the store. Whoever prompts
+a session that is running stores the prompt and waits for the answer with the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+
+from forge_nb.bus import Bus
+from forge_nb.clock import random_source, system_clock
+from forge_nb.compaction.base import RunSetup
+from forge_nb.compaction.summarize import compact
+from forge_nb.errors import NotFoundError, SessionBusyError, UsageError
+from forge_nb.events import SessionUpdated
+from forge_nb.exchange.export import export_session
+from forge_nb.exchange.load import load
+from forge_nb.messages.ids import IdSource
+from forge_nb.messages.message import SessionInfo, SessionModel, SessionTime
+from forge_nb.messages.steps import message_of_step
+from forge_nb.messages.usage import usable_tokens
+from forge_nb.providers.registry import resolve_model
+from forge_nb.recovery import recover
+from forge_nb.run_loop import RunResult, add_prompt, run_loop
+from forge_nb.session import Session
+from forge_nb.settings import Settings
+from forge_nb.store.open import open_store
+from forge_nb.store.verify import verify
+from forge_nb.tools.registry import ToolRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    import pandas as pd
+
+    from forge_nb.analysis.charts import Chart
+    from forge_nb.analysis.mirror import Mirror
+    from forge_nb.clock import Clock
+    from forge_nb.compaction.base import CompactionResult
+    from forge_nb.exchange.report import ImportReport
+    from forge_nb.history import ViewRule
+    from forge_nb.messages.message import MessageWithParts
+    from forge_nb.store.base import Store, StoredSession
+    from forge_nb.store.verify import Finding
+    from forge_nb.tools.registry import Tool
+    from forge_nb.widgets.model_view import ModelView
+
+__all__ = ["Conversation", "Workbench"]
+
+_HEARTBEAT_S = 5.0  # a lease is dead after 15 s without one
+_BUSY_POLL_S = 0.25  # how often a prompt looks whether another process is done
+
+
+class Workbench:
+    """A store of sessions and everything one does with it.
+
+    Parameters
+    ----------
+    target
+        A file, ``:memory:``, or a database URL. The file is made when it does not exist.
+    model
+        Default model of new sessions, as ``provider:model``.
+    tools
+        What the model may call: functions made tools by `forge_nb.tool`.
+    settings
+        How sessions are run.
+    tenant
+        Whose rows; each tenant sees only its own.
+    clock, seed
+        Fixed in tests and notebooks, so that the same run gives the same rows.
+
+    Examples
+    --------
+    >>> wb = Workbench(":memory:", model="scripted:hello")
+    >>> wb.session("first look").title
+    'first look'
+    >>> wb.close()
+    """
+
+    def __init__(
+        self,
+        target: str | Path = "forge.db",
+        *,
+        model: str | None = None,
+        tools: Iterable[Tool] = (),
+        settings: Settings | None = None,
+        tenant: str = "local",
+        clock: Clock = system_clock,
+        seed: int | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.bus = Bus()
+        self.model = model
+        self._clock = clock
+        self._tools = list(tools)
+        self._new_id = IdSource(clock, random_source(seed))
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{self._new_id('run')[-6:]}"
+        self.store: Store = open_store(target, tenant=tenant, clock=clock)
+        self._runners: dict[str, asyncio.Task[Any]] = {}
+        self._mirror: Mirror | None = None
+        self._recover_all()
+
+    def __repr__(self) -> str:
+        """Name the store and say how much is in it."""
+        count = len(self.store.sessions())
+        return f"<workbench on {self.store.url}: {count} session{'' if count == 1 else 's'}>"
+
+    def session(self, title_or_id: str, *, model: str | None = None) -> Conversation:
+        """Return the session of this id or title; make a new one when there is none.
+
+        Parameters
+        ----------
+        title_or_id
+            An id (``ses_…``) or a title.
+        model
+            Which model answers from now on; the workbench's default when None.
+
+        Raises
+        ------
+        NotFoundError
+            For an id that the store does not hold.
+        UsageError
+            When several sessions have this title.
+        """
+        if title_or_id.startswith("ses_"):
+            return Conversation(self, self.store.session(title_or_id).info.id, model=model)
+        found = [row for row in self.store.sessions() if row.info.title == title_or_id]
+        if len(found) > 1:
+            ids = [row.info.id for row in found]
+            msg = f"{len(found)} sessions have the title {title_or_id!r}; use an id: {ids}"
+            raise UsageError(msg)
+        session_id = found[0].info.id if found else self._create(title_or_id, model)
+        return Conversation(self, session_id, model=model)
+
+    def _create(self, title: str, model: str | None) -> str:
+        now = self._clock()
+        spec = model or self.model
+        info = SessionInfo(
+            id=self._new_id("ses"),
+            title=title,
+            directory=os.getcwd(),  # noqa: PTH109  stored as text
+            agent=self.settings.agent,
+            model=_session_model(spec) if spec else None,
+            time=SessionTime(created=now, updated=now),
+        )
+        for event in self.store.apply([SessionUpdated(info=info)]).result():
+            self.bus.publish(event)
+        return info.id
+
+    def conversations(self) -> list[Conversation]:
+        """Return every session, newest first."""
+        return [Conversation(self, row.info.id) for row in self.store.sessions()]
+
+    def load(self, *paths: str | Path) -> ImportReport:
+        """Bring sessions from elsewhere: opencode exports and databases.
+
+        Returns
+        -------
+        ImportReport
+            What came in, what was skipped and what is odd; `self.session(report.ids[0])` goes on
+            with one.
+        """
+        return load(self.store, list(paths))
+
+    def export(self, session_id: str, *, as_imported: bool = False) -> dict[str, Any]:
+        """Return a session as the family's JSON."""
+        return export_session(self.store, session_id, as_imported=as_imported)
+
+    def verify(self) -> list[Finding]:
+        """Check the store's invariants; empty when all hold."""
+        return verify(self.store)
+
+    @property
+    def mirror(self) -> Mirror:
+        """The in-memory DuckDB copy that frames and SQL read, brought up to date."""
+        from forge_nb.analysis.mirror import Mirror  # noqa: PLC0415  heavy
+
+        if self._mirror is None:
+            self._mirror = Mirror(self.store)
+        self._mirror.refresh()
+        return self._mirror
+
+    def sql(self, query: str, params: Sequence[object] | None = None) -> pd.DataFrame:
+        """Run a read-only query over the views; shut off from files and network."""
+        from forge_nb.analysis.query import run_sql  # noqa: PLC0415  heavy
+
+        return run_sql(self.mirror, query, params)
+
+    def _frame(self, name: str) -> pd.DataFrame:
+        from forge_nb.analysis import frames  # noqa: PLC0415  heavy
+
+        frame: pd.DataFrame = getattr(frames, name)(self.mirror)
+        return frame
+
+    def sessions(self) -> pd.DataFrame:
+        """Return one row per session."""
+        return self._frame("sessions")
+
+    def messages(self) -> pd.DataFrame:
+        """Return one row per message."""
+        return self._frame("messages")
+
+    def parts(self) -> pd.DataFrame:
+        """Return one row per part, without its text."""
+        return self._frame("parts")
+
+    def steps(self) -> pd.DataFrame:
+        """Return one row per model call."""
+        return self._frame("steps")
+
+    def tools(self) -> pd.DataFrame:
+        """Return one row per tool call."""
+        return self._frame("tools")
+
+    def compactions(self) -> pd.DataFrame:
+        """Return one row per compaction request."""
+        return self._frame("compactions")
+
+    def close(self) -> None:
+        """Finish what is queued and close the store."""
+        for task in self._runners.values():
+            task.cancel()
+        if self._mirror is not None:
+            self._mirror.close()
+            self._mirror = None
+        self.store.close()
+
+    def __enter__(self) -> Workbench:
+        """Use the workbench in a with block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _recover_all(self) -> None:
+        """Close what crashed runs left open, in every session that nobody runs."""
+        for row in self.store.sessions():
+            if row.has_local_rows and self._take_lease(row.info.id) is None:
+                self._recover(row.info.id)
+                self.store.release_lease(row.info.id, self._owner)
+
+    def _recover(self, session_id: str) -> None:
+        recover(self.store, session_id, now_ms=self._clock())
+
+    def _take_lease(self, session_id: str) -> str | None:
+        """Take the session's lease; return who else holds it, or None."""
+        lease = self.store.acquire_lease(session_id, self._owner, now_ms=system_clock())
+        return None if lease.owner == self._owner else lease.owner
+
+    def writer(self, session_id: str) -> Session:
+        """Return the write entry of a session."""
+        return Session(self.store, self.bus, session_id, clock=self._clock, new_id=self._new_id)
+
+    def setup(self, model: str | None, stored: StoredSession) -> RunSetup:
+        """Return what answers a session's prompts.
+
+        Raises
+        ------
+        UsageError
+            When no model was chosen, or there is no such provider.
+        """
+        spec = model or self.model or _spec_of(stored)
+        if spec is None:
+            msg = (
+                f"session {stored.info.title!r} has no model that can be called here; "
+                "choose one: wb.session(…, model='scripted:tour')"
+            )
+            raise UsageError(msg)
+        provider, ref = resolve_model(spec)
+        own = [*self._tools, *getattr(provider, "tools", ())]
+        return RunSetup(provider, ref, ToolRegistry(own), self.settings)
+
+    async def run(
+        self, session_id: str, work: Callable[[], Coroutine[Any, Any, Any]], *, wait: bool
+    ) -> Any:
+        """Do work that writes to a session, with its lease held, as the only runner.
+
+        Cancelling the caller cancels the work, waits until it has closed everything, and then
+        passes the cancellation on.
+        """
+        task = self._runners.get(session_id)
+        if task is None or task.done():
+            await self._wait_for_lease(session_id, wait=wait)
+            task = asyncio.ensure_future(self._hold_lease(session_id, work()))
+            self._runners[session_id] = task
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        return task.result()
+
+    async def _wait_for_lease(self, session_id: str, *, wait: bool) -> None:
+        owner = self._take_lease(session_id)
+        while owner is not None:
+            if not wait:
+                msg = f"session {session_id!r} is run by {owner!r}; wait for it or abort it there"
+                raise SessionBusyError(msg, owner=owner)
+            await asyncio.sleep(_BUSY_POLL_S)
+            owner = self._take_lease(session_id)
+
+    async def _hold_lease(self, session_id: str, work: Coroutine[Any, Any, Any]) -> Any:
+        beat = asyncio.ensure_future(self._beat(session_id))
+        try:
+            return await work
+        finally:
+            beat.cancel()
+            self._runners.pop(session_id, None)
+            self.store.release_lease(session_id, self._owner)
+
+    async def _beat(self, session_id: str) -> None:
+        while True:
+            await asyncio.sleep(_HEARTBEAT_S)
+            self._take_lease(session_id)
+
+    def abort(self, session_id: str) -> bool:
+        """Stop the run of a session in this process; returns whether there was one."""
+        task = self._runners.get(session_id)
+        if task is None or task.done():
+            return False
+        task.cancel()
+        return True
+
+
+class Conversation:
+    """One session: prompt it, compact it, look at what the model saw.
+
+    Parameters
+    ----------
+    workbench
+        Where it lives.
+    session_id
+        Its id.
+    model
+        Which model answers; None for the session's own or the workbench's.
+    """
+
+    def __init__(self, workbench: Workbench, session_id: str, *, model: str | None = None) -> None:
+        self.workbench = workbench
+        self.id = session_id
+        self.model = model
+        self._setup: RunSetup | None = None
+
+    def __repr__(self) -> str:
+        """Name it."""
+        return f"<session {self.title!r} ({self.id})>"
+
+    @property
+    def title(self) -> str:
+        """The session's title."""
+        return self.workbench.store.session(self.id).info.title
+
+    @property
+    def setup(self) -> RunSetup:
+        """Model, tools and settings; resolved at the first use and kept, a script's place too."""
+        if self._setup is None:
+            stored = self.workbench.store.session(self.id)
+            self._setup = self.workbench.setup(self.model, stored)
+        return self._setup
+
+    async def prompt(self, text: str, *, wait: bool = True, show: bool | None = None) -> RunResult:
+        """Ask, and wait until the run is over; live in the cell when there is one.
+
+        Parameters
+        ----------
+        text
+            What to ask. It is stored before anything else happens.
+        wait
+            Whether to wait while another process runs the session; else SessionBusyError.
+        show
+            Whether to show a live view; None for yes in a notebook.
+
+        Returns
+        -------
+        RunResult
+            Outcome, answer, tokens and cost of the run.
+        """
+        writer, setup = self.workbench.writer(self.id), self.setup
+        if self.id not in self.workbench._runners:
+            self._mend(wait=wait)
+        with self._live(show=show) as live:
+            await add_prompt(writer, setup, text)
+            result: RunResult = await self.workbench.run(
+                self.id, lambda: run_loop(writer, setup), wait=wait
+            )
+            live.finish(self.messages())
+        return result
+
+    def _mend(self, *, wait: bool) -> None:
+        """Close what a crash left open, unless somebody runs the session."""
+        owner = self.workbench._take_lease(self.id)
+        if owner is None:
+            self.workbench._recover(self.id)
+            self.workbench.store.release_lease(self.id, self.workbench._owner)
+        elif not wait:
+            msg = f"session {self.id!r} is run by {owner!r}; wait for it or abort it there"
+            raise SessionBusyError(msg, owner=owner)
+
+    async def resume(self, *, wait: bool = True, show: bool | None = None) -> RunResult:
+        """Answer the prompts that wait, or the last question when it has no answer yet."""
+        writer, setup = self.workbench.writer(self.id), self.setup
+        self._mend(wait=wait)
+        with self._live(show=show) as live:
+            result: RunResult = await self.workbench.run(
+                self.id, lambda: run_loop(writer, setup), wait=wait
+            )
+            live.finish(self.messages())
+        return result
+
+    async def compact(self, *, wait: bool = True, show: bool | None = None) -> CompactionResult:
+        """Summarise what the model sees now and put a boundary behind it."""
+        writer, setup = self.workbench.writer(self.id), self.setup
+        with self._live(show=show) as live:
+            result: CompactionResult = await self.workbench.run(
+                self.id, lambda: compact(writer, setup, auto=False), wait=wait
+            )
+            live.finish(self.messages())
+        return result
+
+    def abort(self) -> bool:
+        """Stop the run; whatever was said so far is kept. Returns whether anything ran."""
+        return self.workbench.abort(self.id)
+
+    def messages(self) -> list[MessageWithParts]:
+        """Return the whole session, oldest first."""
+        return self.workbench.writer(self.id).messages()
+
+    def view(self, at: int | str | None = None, *, rule: ViewRule | None = None) -> ModelView:
+        """Return what the model saw.
+
+        Parameters
+        ----------
+        at
+            A step number from 1, an assistant message's id, or None for what the next call would
+            get.
+        rule
+            ``classic`` or ``tail``; chosen from the data when None.
+        """
+        from forge_nb.widgets.model_view import ModelView  # noqa: PLC0415  display only
+
+        message_id = None if at is None else message_of_step(self.messages(), at)
+        return ModelView(self.workbench.writer(self.id).view(message_id, rule=rule), at=at)
+
+    def steps(self) -> pd.DataFrame:
+        """Return this session's rows of the steps frame."""
+        frame = self.workbench.steps()
+        return frame[frame["session_id"] == self.id].reset_index(drop=True)
+
+    def compactions(self) -> pd.DataFrame:
+        """Return this session's rows of the compactions frame."""
+        frame = self.workbench.compactions()
+        return frame[frame["session_id"] == self.id].reset_index(drop=True)
+
+    def chart(self) -> Chart:
+        """Draw the context of every step, with the boundaries of the compactions."""
+        from forge_nb.analysis.charts import context_chart  # noqa: PLC0415  heavy
+
+        return context_chart(self.steps(), self.compactions(), title=self.title)
+
+    def show(self) -> Any:
+        """Show the session: live while it runs, a transcript that stays readable otherwise."""
+        from forge_nb.widgets.live import show_session  # noqa: PLC0415  heavy
+
+        return show_session(self)
+
+    def usable(self) -> int | None:
+        """Return the usable window of the session's model in tokens; None when unknown."""
+        try:
+            setup = self.setup
+        except (UsageError, NotFoundError):
+            return None
+        return usable_tokens(setup.provider.limits(setup.model.model_id))
+
+    def _live(self, *, show: bool | None) -> Any:
+        from forge_nb.widgets.live import live_view  # noqa: PLC0415  heavy
+
+        return live_view(self, show=show)
+
+
+def _session_model(spec: str) -> SessionModel:
+    provider, _, model = spec.partition(":")
+    return SessionModel(id=model, provider_id=provider)
+
+
+def _spec_of(stored: StoredSession) -> str | None:
+    model = stored.info.model
+    if model is None or model.provider_id not in {"scripted", "tape"}:
+        return None
+    return f"{model.provider_id}:{model.id}"
