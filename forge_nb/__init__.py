@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from forge_nb.settings import Settings
     from forge_nb.tools.registry import tool
     from forge_nb.workbench import Conversation, Workbench
-    from forge_nb.workbench import Workbench as open  # noqa: A004  forge.open reads well
+    from forge_nb.workbench import Workbench as open  # noqa: A004, N813  forge.open reads well
 
 __version__ = "0.1.0"
 

@@ -21,10 +21,11 @@ from forge_nb.events import Committed, PartDelta, RunStatus
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
+    from typing import Self
 
     from forge_nb.events import BusEvent
 
-__all__ = ["Bus", "Subscription"]
+__all__ = ["Bus", "Subscription", "merge_deltas"]
 
 QUEUE_LIMIT = 4096  # events a subscriber may lag behind before its deltas are merged
 
@@ -42,9 +43,9 @@ class Bus:
         """Hand an event to every subscription of its session and to those of all sessions."""
         by_session = self._by_session
         for subscription in by_session.get(event.session_id, ()):
-            subscription._put(event)
+            subscription.put(event)
         for subscription in by_session.get(None, ()):
-            subscription._put(event)
+            subscription.put(event)
 
     def subscribe(
         self, session_id: str | None = None, *, max_queue: int = QUEUE_LIMIT
@@ -57,7 +58,8 @@ class Bus:
         self._by_session.setdefault(session_id, []).append(subscription)
         return subscription
 
-    def _drop(self, subscription: Subscription) -> None:
+    def drop(self, subscription: Subscription) -> None:
+        """Forget a subscription; called when it is closed."""
         listeners = self._by_session.get(subscription.session_id, [])
         if subscription in listeners:
             listeners.remove(subscription)
@@ -86,7 +88,8 @@ class Subscription:
         self._waiter: asyncio.Future[None] | None = None
         self._closed = False
 
-    def _put(self, event: BusEvent) -> None:
+    def put(self, event: BusEvent) -> None:
+        """Queue an event; called by the bus."""
         self._queue.append(event)
         if len(self._queue) > self._merge_at and isinstance(event, PartDelta):
             self._merge()
@@ -135,12 +138,12 @@ class Subscription:
     def close(self) -> None:
         """Stop listening; what is queued can still be read."""
         self._closed = True
-        self._bus._drop(self)
+        self._bus.drop(self)
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def __enter__(self) -> Subscription:
+    def __enter__(self) -> Self:
         """Use the subscription in a with block."""
         return self
 
@@ -180,7 +183,9 @@ def _follows(last: PartDelta, event: PartDelta) -> bool:
     return last.offset + len(last.delta) == event.offset
 
 
-def _flush(merged: list[BusEvent], runs: dict[tuple[str, str], tuple[int, list[PartDelta]]]) -> None:
+def _flush(
+    merged: list[BusEvent], runs: dict[tuple[str, str], tuple[int, list[PartDelta]]]
+) -> None:
     for place, deltas in runs.values():
         if len(deltas) > 1:
             whole = "".join(delta.delta for delta in deltas)

@@ -46,7 +46,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all events."""
 
 
-class Origin(_Event, kw_only=True):
+class Origin(_Event, frozen=True, kw_only=True):
     """Where a row comes from: written here, or imported."""
 
     format: str | None = None
@@ -61,20 +61,20 @@ LOCAL = Origin()
 """The origin of rows that are written here."""
 
 
-class SessionUpdated(_Event, kw_only=True):
+class SessionUpdated(_Event, frozen=True, kw_only=True):
     """A session was created or its metadata changed."""
 
     info: SessionInfo
     origin: Origin = LOCAL
 
 
-class SessionRemoved(_Event, kw_only=True):
+class SessionRemoved(_Event, frozen=True, kw_only=True):
     """A session was deleted with everything in it."""
 
     session_id: str
 
 
-class MessageUpdated(_Event, kw_only=True):
+class MessageUpdated(_Event, frozen=True, kw_only=True):
     """A message was created or changed: the whole message."""
 
     message: Message
@@ -83,21 +83,21 @@ class MessageUpdated(_Event, kw_only=True):
     """Set on local user messages; None leaves what is stored."""
 
 
-class MessageRemoved(_Event, kw_only=True):
+class MessageRemoved(_Event, frozen=True, kw_only=True):
     """A message was deleted with its parts."""
 
     session_id: str
     message_id: str
 
 
-class PartUpdated(_Event, kw_only=True):
+class PartUpdated(_Event, frozen=True, kw_only=True):
     """A part was created or changed: the whole part."""
 
     part: Part
     origin: Origin = LOCAL
 
 
-class PartRemoved(_Event, kw_only=True):
+class PartRemoved(_Event, frozen=True, kw_only=True):
     """A part was deleted."""
 
     session_id: str
@@ -105,7 +105,7 @@ class PartRemoved(_Event, kw_only=True):
     part_id: str
 
 
-class UsageRecord(_Event, kw_only=True):
+class UsageRecord(_Event, frozen=True, kw_only=True):
     """One provider call: what it was for, what it used, what it cost."""
 
     id: str
@@ -126,7 +126,7 @@ class UsageRecord(_Event, kw_only=True):
     """Id of the first record of the same call, when this row is a fork's copy."""
 
 
-class UsageRecorded(_Event, kw_only=True):
+class UsageRecorded(_Event, frozen=True, kw_only=True):
     """A provider call was billed."""
 
     usage: UsageRecord
@@ -143,7 +143,7 @@ SyncEvent = (
 )
 
 
-class PartDelta(_Event, kw_only=True):
+class PartDelta(_Event, frozen=True, kw_only=True):
     """More text of an open part; on the bus only.
 
     Deltas of one part carry the offset at which they belong, in code points of the part's text
@@ -158,7 +158,7 @@ class PartDelta(_Event, kw_only=True):
     offset: int
 
 
-class RunStatus(_Event, kw_only=True):
+class RunStatus(_Event, frozen=True, kw_only=True):
     """What the runner of a session is doing; on the bus only."""
 
     session_id: str
@@ -170,7 +170,7 @@ class RunStatus(_Event, kw_only=True):
     facts: dict[str, Any] = {}
 
 
-class Committed(_Event, kw_only=True):
+class Committed(_Event, frozen=True, kw_only=True):
     """A sync event after its commit, with its place in the log."""
 
     event: SyncEvent

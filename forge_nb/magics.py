@@ -123,7 +123,7 @@ class ForgeMagics:
             "sessions": self._sessions,
             "use": self._use,
             "show": self._show,
-            "compact": lambda: self.conversation.compact(),
+            "compact": self.conversation.compact,
             "abort": self._abort,
             "help": lambda: print(_HELP),  # noqa: T201
         }
@@ -208,7 +208,9 @@ def _complete(context: Any) -> dict[str, Any]:
     if typed.startswith(("%forge ", "%%forge ")):
         commands = ("status", "sessions", "use", "show", "compact", "abort", "help")
         offered = _OPTIONS if context.token.startswith("-") else commands
-        found = [SimpleCompletion(text=o, type="param") for o in offered if o.startswith(context.token)]
+        found = [
+            SimpleCompletion(text=o, type="param") for o in offered if o.startswith(context.token)
+        ]
     return {"completions": found, "suppress": bool(found), "matched_fragment": context.token}
 
 
@@ -216,9 +218,8 @@ _complete.matcher_identifier = "forge"  # type: ignore[attr-defined]
 _complete.matcher_api_version = 2  # type: ignore[attr-defined]
 
 
-def _shown(shell: InteractiveShell, call: Callable[..., Any]) -> Callable[..., Any]:
+def _shown(call: Callable[..., Any]) -> Callable[..., Any]:
     """Turn our own errors into one clear line instead of a traceback."""
-    del shell
 
     def run(*args: Any) -> Any:
         from IPython.core.error import UsageError as ShownError  # noqa: PLC0415  heavy
@@ -249,12 +250,12 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         return
     magics = ForgeMagics(shell)
     setattr(shell, _ATTRIBUTE, magics)
-    shell.register_magic_function(_shown_async(magics.prompt), "cell", "forge")
-    shell.register_magic_function(_shown(shell, magics.line), "line", "forge")
-    shell.register_magic_function(_shown(shell, magics.sql), "line_cell", "forge_sql")
+    register: Callable[..., None] = shell.register_magic_function
+    register(_shown_async(magics.prompt), "cell", "forge")
+    register(_shown(magics.line), "line", "forge")
+    register(_shown(magics.sql), "line_cell", "forge_sql")
     shell.input_transformers_cleanup.append(_await_cell_magic)
-    if shell.Completer is not None:
-        shell.Completer.custom_matchers.append(_complete)
+    shell.Completer.custom_matchers.append(_complete)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
@@ -269,5 +270,6 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
             shell.magics_manager.magics[kind].pop(name, None)
     if _await_cell_magic in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(_await_cell_magic)
-    if shell.Completer is not None and _complete in shell.Completer.custom_matchers:
-        shell.Completer.custom_matchers.remove(_complete)
+    matchers = shell.Completer.custom_matchers
+    if _complete in matchers:
+        matchers.remove(_complete)

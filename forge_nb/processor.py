@@ -8,7 +8,7 @@ there was one, and the usage that the provider had reported.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -136,7 +136,9 @@ class Processor:
         except asyncio.CancelledError:
             self._abort.set()
             await self._settle_tools()
-            await self._close(MessageError(name=ERROR_ABORTED, data=ErrorData(message=ABORTED_MESSAGE)))
+            await self._close(
+                MessageError(name=ERROR_ABORTED, data=ErrorData(message=ABORTED_MESSAGE))
+            )
             raise
         await self._settle_tools()
         await self._close(error)
@@ -312,11 +314,11 @@ class _Ticker:
     async def __aenter__(self) -> None:
         self._task = asyncio.ensure_future(self._tick())
 
-    async def __aexit__(self, *exc: Any) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self._task.cancel()
 
     async def _tick(self) -> None:
-        while True:
+        while True:  # noqa: ASYNC110  waking the loop is the point
             await asyncio.sleep(_TICK_S)
 
 

@@ -309,9 +309,7 @@ def _text_of(stored: list[MessageWithParts], last: AssistantMessage | None) -> s
 def _last_question(visible: list[MessageWithParts]) -> UserMessage | None:
     """Return the newest user message that is not a request to compact; order is `seq`."""
     asked = [
-        item
-        for item in visible
-        if isinstance(item.message, UserMessage) and not is_request(item)
+        item for item in visible if isinstance(item.message, UserMessage) and not is_request(item)
     ]
     if not asked:
         return None

@@ -12,7 +12,6 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-
 from forge_nb.bus import Bus
 from forge_nb.clock import random_source, system_clock
 from forge_nb.compaction.base import RunSetup
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
     from pathlib import Path
     from types import TracebackType
+    from typing import Self
 
     import pandas as pd
 
@@ -104,7 +104,7 @@ class Workbench:
         self._new_id = IdSource(clock, random_source(seed))
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{self._new_id('run')[-6:]}"
         self.store: Store = open_store(target, tenant=tenant, clock=clock)
-        self._runners: dict[str, asyncio.Task[Any]] = {}
+        self.runners: dict[str, asyncio.Task[Any]] = {}
         self._mirror: Mirror | None = None
         self._recover_all()
 
@@ -226,14 +226,14 @@ class Workbench:
 
     def close(self) -> None:
         """Finish what is queued and close the store."""
-        for task in self._runners.values():
+        for task in self.runners.values():
             task.cancel()
         if self._mirror is not None:
             self._mirror.close()
             self._mirror = None
         self.store.close()
 
-    def __enter__(self) -> Workbench:
+    def __enter__(self) -> Self:
         """Use the workbench in a with block."""
         return self
 
@@ -249,14 +249,15 @@ class Workbench:
     def _recover_all(self) -> None:
         """Close what crashed runs left open, in every session that nobody runs."""
         for row in self.store.sessions():
-            if row.has_local_rows and self._take_lease(row.info.id) is None:
-                self._recover(row.info.id)
-                self.store.release_lease(row.info.id, self._owner)
+            if row.has_local_rows and self.take_lease(row.info.id) is None:
+                self.mend(row.info.id)
 
-    def _recover(self, session_id: str) -> None:
+    def mend(self, session_id: str) -> None:
+        """Close what a crash left open in a session whose lease is held here; give it back."""
         recover(self.store, session_id, now_ms=self._clock())
+        self.store.release_lease(session_id, self._owner)
 
-    def _take_lease(self, session_id: str) -> str | None:
+    def take_lease(self, session_id: str) -> str | None:
         """Take the session's lease; return who else holds it, or None."""
         lease = self.store.acquire_lease(session_id, self._owner, now_ms=system_clock())
         return None if lease.owner == self._owner else lease.owner
@@ -292,11 +293,11 @@ class Workbench:
         Cancelling the caller cancels the work, waits until it has closed everything, and then
         passes the cancellation on.
         """
-        task = self._runners.get(session_id)
+        task = self.runners.get(session_id)
         if task is None or task.done():
             await self._wait_for_lease(session_id, wait=wait)
             task = asyncio.ensure_future(self._hold_lease(session_id, work()))
-            self._runners[session_id] = task
+            self.runners[session_id] = task
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -306,13 +307,13 @@ class Workbench:
         return task.result()
 
     async def _wait_for_lease(self, session_id: str, *, wait: bool) -> None:
-        owner = self._take_lease(session_id)
+        owner = self.take_lease(session_id)
         while owner is not None:
             if not wait:
                 msg = f"session {session_id!r} is run by {owner!r}; wait for it or abort it there"
                 raise SessionBusyError(msg, owner=owner)
             await asyncio.sleep(_BUSY_POLL_S)
-            owner = self._take_lease(session_id)
+            owner = self.take_lease(session_id)
 
     async def _hold_lease(self, session_id: str, work: Coroutine[Any, Any, Any]) -> Any:
         beat = asyncio.ensure_future(self._beat(session_id))
@@ -320,17 +321,17 @@ class Workbench:
             return await work
         finally:
             beat.cancel()
-            self._runners.pop(session_id, None)
+            self.runners.pop(session_id, None)
             self.store.release_lease(session_id, self._owner)
 
     async def _beat(self, session_id: str) -> None:
         while True:
             await asyncio.sleep(_HEARTBEAT_S)
-            self._take_lease(session_id)
+            self.take_lease(session_id)
 
     def abort(self, session_id: str) -> bool:
         """Stop the run of a session in this process; returns whether there was one."""
-        task = self._runners.get(session_id)
+        task = self.runners.get(session_id)
         if task is None or task.done():
             return False
         task.cancel()
@@ -391,7 +392,7 @@ class Conversation:
             Outcome, answer, tokens and cost of the run.
         """
         writer, setup = self.workbench.writer(self.id), self.setup
-        if self.id not in self.workbench._runners:
+        if self.id not in self.workbench.runners:
             self._mend(wait=wait)
         with self._live(show=show) as live:
             await add_prompt(writer, setup, text)
@@ -403,10 +404,9 @@ class Conversation:
 
     def _mend(self, *, wait: bool) -> None:
         """Close what a crash left open, unless somebody runs the session."""
-        owner = self.workbench._take_lease(self.id)
+        owner = self.workbench.take_lease(self.id)
         if owner is None:
-            self.workbench._recover(self.id)
-            self.workbench.store.release_lease(self.id, self.workbench._owner)
+            self.workbench.mend(self.id)
         elif not wait:
             msg = f"session {self.id!r} is run by {owner!r}; wait for it or abort it there"
             raise SessionBusyError(msg, owner=owner)

@@ -1,0 +1,3 @@
+"""When a session is compacted, and how."""
+
+__all__: list[str] = []

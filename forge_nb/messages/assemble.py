@@ -15,6 +15,7 @@ import msgspec
 
 from forge_nb.messages import stream
 from forge_nb.messages.parts import (
+    Part,
     ReasoningPart,
     Span,
     StepFinishPart,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from forge_nb.messages.ids import Prefix
-    from forge_nb.messages.parts import Part
 
 __all__ = ["AppendDelta", "Change", "PartAssembler", "SavePart"]
 
@@ -107,7 +107,11 @@ class PartAssembler:
         text_end_hooks: Sequence[Callable[[str], str]] = (),
         attempt: int = 1,
     ) -> None:
-        self._base = {"session_id": session_id, "message_id": message_id, "attempt": attempt}
+        self._base: dict[str, Any] = {
+            "session_id": session_id,
+            "message_id": message_id,
+            "attempt": attempt,
+        }
         self._new_id = new_id
         self._clock = clock
         self._price = price

@@ -45,7 +45,8 @@ def part_from_dict(raw: dict[str, Any]) -> Part:
     """
     if not _is_known(raw):
         return _unknown_part(raw)
-    return _with_extra(_convert(raw, KnownPart), raw)  # type: ignore[arg-type]
+    part: KnownPart = _convert(raw, KnownPart)
+    return _with_extra(part, raw)
 
 
 def part_to_dict(part: Part, *, native: bool = False) -> dict[str, Any]:
@@ -67,7 +68,8 @@ def message_from_dict(raw: dict[str, Any]) -> Message:
     ExchangeError
         When the role is not user or assistant, or a field is missing or of the wrong type.
     """
-    return _with_extra(_convert(raw, Message), raw)  # type: ignore[arg-type]
+    message: Message = _convert(raw, Message)
+    return _with_extra(message, raw)
 
 
 def message_to_dict(message: Message) -> dict[str, Any]:
@@ -77,7 +79,8 @@ def message_to_dict(message: Message) -> dict[str, Any]:
 
 def session_from_dict(raw: dict[str, Any]) -> SessionInfo:
     """Read a session's metadata (the top ``info`` object of an export)."""
-    return _with_extra(_convert(raw, SessionInfo), raw)
+    info: SessionInfo = _convert(raw, SessionInfo)
+    return _with_extra(info, raw)
 
 
 def session_to_dict(info: SessionInfo) -> dict[str, Any]:

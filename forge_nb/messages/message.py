@@ -27,21 +27,21 @@ CONTINUING_FINISHES = frozenset({"tool-calls", "unknown"})
 """Finish reasons after which the turn goes on."""
 
 
-class MessageTime(Value, kw_only=True):
+class MessageTime(Value, frozen=True, kw_only=True):
     """Milliseconds UTC."""
 
     created: int
     completed: int | None = None
 
 
-class MessagePath(Value, kw_only=True):
+class MessagePath(Value, frozen=True, kw_only=True):
     """Where the assistant worked."""
 
     cwd: str | None = None
     root: str | None = None
 
 
-class ErrorData(Value, kw_only=True):
+class ErrorData(Value, frozen=True, kw_only=True):
     """Facts of a message's error; which are set depends on its name."""
 
     message: str | None = None
@@ -55,7 +55,7 @@ class ErrorData(Value, kw_only=True):
     ref: str | None = None
 
 
-class MessageError(Value, kw_only=True):
+class MessageError(Value, frozen=True, kw_only=True):
     """Why an assistant message failed.
 
     Known names: ProviderAuthError, UnknownError, MessageOutputLengthError, MessageAbortedError,
@@ -66,7 +66,7 @@ class MessageError(Value, kw_only=True):
     data: ErrorData = ErrorData()
 
 
-class UserMessage(Value, kw_only=True, tag_field="role", tag="user"):
+class UserMessage(Value, frozen=True, kw_only=True, tag_field="role", tag="user"):
     """What the model was asked."""
 
     id: str
@@ -81,7 +81,7 @@ class UserMessage(Value, kw_only=True, tag_field="role", tag="user"):
     extra: dict[str, Any] = {}
 
 
-class AssistantMessage(Value, kw_only=True, tag_field="role", tag="assistant"):
+class AssistantMessage(Value, frozen=True, kw_only=True, tag_field="role", tag="assistant"):
     """One model call: its answer and how it ended."""
 
     id: str
@@ -121,7 +121,7 @@ class AssistantMessage(Value, kw_only=True, tag_field="role", tag="assistant"):
 Message = UserMessage | AssistantMessage
 
 
-class MessageWithParts(Value, kw_only=True):
+class MessageWithParts(Value, frozen=True, kw_only=True):
     """A message and its parts in order; `seq` is its place in the session, 0 when not stored.
 
     `part_seqs` runs parallel to `parts` and is empty when not stored.
@@ -133,7 +133,7 @@ class MessageWithParts(Value, kw_only=True):
     part_seqs: tuple[int, ...] = ()
 
 
-class SessionModel(Value, kw_only=True):
+class SessionModel(Value, frozen=True, kw_only=True):
     """The session row's model; the family calls its id `id` here."""
 
     id: str
@@ -141,7 +141,7 @@ class SessionModel(Value, kw_only=True):
     variant: str | None = None
 
 
-class SessionTime(Value, kw_only=True):
+class SessionTime(Value, frozen=True, kw_only=True):
     """Milliseconds UTC."""
 
     created: int
@@ -150,7 +150,7 @@ class SessionTime(Value, kw_only=True):
     archived: int | None = None
 
 
-class SessionInfo(Value, kw_only=True):
+class SessionInfo(Value, frozen=True, kw_only=True):
     """A session's metadata."""
 
     id: str

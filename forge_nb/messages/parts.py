@@ -59,19 +59,19 @@ PART_KINDS: tuple[str, ...] = get_args(PartKind)
 """The ten kinds, in the order in which they are always listed."""
 
 NATIVE_KEYS = ("$attempt", "$discarded", "$prices", "$costSource")
-"""JSON keys of what only this package knows; columns of our store, left out of the family's JSON."""
+"""JSON keys of what only this package knows; columns of our store, not the family's JSON."""
 
 ToolStatus = Literal["pending", "running", "completed", "error"]
 
 
-class Span(Value, kw_only=True):
+class Span(Value, frozen=True, kw_only=True):
     """From when to when, milliseconds UTC; `end` is None while it lasts."""
 
     start: int
     end: int | None = None
 
 
-class ToolSpan(Value, kw_only=True):
+class ToolSpan(Value, frozen=True, kw_only=True):
     """A finished tool's time; `compacted` is when its output was hidden from the model."""
 
     start: int
@@ -79,7 +79,7 @@ class ToolSpan(Value, kw_only=True):
     compacted: int | None = None
 
 
-class ModelRef(Value, kw_only=True):
+class ModelRef(Value, frozen=True, kw_only=True):
     """Which model: the provider's id and the model's id there."""
 
     provider_id: str
@@ -87,7 +87,7 @@ class ModelRef(Value, kw_only=True):
     variant: str | None = None
 
 
-class PartBase(Value, kw_only=True):
+class PartBase(Value, frozen=True, kw_only=True):
     """What every part has."""
 
     id: str
@@ -101,7 +101,7 @@ class PartBase(Value, kw_only=True):
     """Whether it belongs to a failed attempt and is kept out of the model view; native."""
 
 
-class TextPart(PartBase, kw_only=True, tag="text"):
+class TextPart(PartBase, frozen=True, kw_only=True, tag="text"):
     """Natural language, a person's or a model's."""
 
     text: str
@@ -113,7 +113,7 @@ class TextPart(PartBase, kw_only=True, tag="text"):
     metadata: dict[str, Any] | None = None
 
 
-class ReasoningPart(PartBase, kw_only=True, tag="reasoning"):
+class ReasoningPart(PartBase, frozen=True, kw_only=True, tag="reasoning"):
     """What the model thought; `metadata` holds signatures and is kept verbatim."""
 
     text: str
@@ -121,7 +121,7 @@ class ReasoningPart(PartBase, kw_only=True, tag="reasoning"):
     metadata: dict[str, Any] | None = None
 
 
-class FilePart(PartBase, kw_only=True, tag="file"):
+class FilePart(PartBase, frozen=True, kw_only=True, tag="file"):
     """An attachment."""
 
     mime: str
@@ -130,14 +130,14 @@ class FilePart(PartBase, kw_only=True, tag="file"):
     source: dict[str, Any] | None = None
 
 
-class AgentPart(PartBase, kw_only=True, tag="agent"):
+class AgentPart(PartBase, frozen=True, kw_only=True, tag="agent"):
     """A mention of an agent by name."""
 
     name: str
     source: dict[str, Any] | None = None
 
 
-class CompactionPart(PartBase, kw_only=True, tag="compaction"):
+class CompactionPart(PartBase, frozen=True, kw_only=True, tag="compaction"):
     """Marks a user message as a request to compact."""
 
     auto: bool
@@ -147,7 +147,7 @@ class CompactionPart(PartBase, kw_only=True, tag="compaction"):
     """First message that stays in view verbatim after the summary."""
 
 
-class SubtaskPart(PartBase, kw_only=True, tag="subtask"):
+class SubtaskPart(PartBase, frozen=True, kw_only=True, tag="subtask"):
     """A work order for another agent, run by the loop."""
 
     prompt: str
@@ -157,13 +157,13 @@ class SubtaskPart(PartBase, kw_only=True, tag="subtask"):
     command: str | None = None
 
 
-class StepStartPart(PartBase, kw_only=True, tag="step-start"):
+class StepStartPart(PartBase, frozen=True, kw_only=True, tag="step-start"):
     """A model call began."""
 
     snapshot: str | None = None
 
 
-class StepFinishPart(PartBase, kw_only=True, tag="step-finish"):
+class StepFinishPart(PartBase, frozen=True, kw_only=True, tag="step-finish"):
     """A model call ended: the billing record."""
 
     reason: str
@@ -177,21 +177,21 @@ class StepFinishPart(PartBase, kw_only=True, tag="step-finish"):
     """Where the cost comes from; native."""
 
 
-class PatchPart(PartBase, kw_only=True, tag="patch"):
+class PatchPart(PartBase, frozen=True, kw_only=True, tag="patch"):
     """Files that a step changed; `hash` names the tree before it."""
 
     hash: str
     files: list[str] = []
 
 
-class ToolPending(Value, kw_only=True, tag_field="status", tag="pending"):
+class ToolPending(Value, frozen=True, kw_only=True, tag_field="status", tag="pending"):
     """The model began to name a call; its input is not there yet."""
 
     input: Any
     raw: str | None = None
 
 
-class ToolRunning(Value, kw_only=True, tag_field="status", tag="running"):
+class ToolRunning(Value, frozen=True, kw_only=True, tag_field="status", tag="running"):
     """The call is running."""
 
     input: Any
@@ -200,7 +200,7 @@ class ToolRunning(Value, kw_only=True, tag_field="status", tag="running"):
     metadata: dict[str, Any] | None = None
 
 
-class ToolCompleted(Value, kw_only=True, tag_field="status", tag="completed"):
+class ToolCompleted(Value, frozen=True, kw_only=True, tag_field="status", tag="completed"):
     """The call gave a result."""
 
     input: Any
@@ -211,7 +211,7 @@ class ToolCompleted(Value, kw_only=True, tag_field="status", tag="completed"):
     attachments: list[dict[str, Any]] | None = None
 
 
-class ToolFailed(Value, kw_only=True, tag_field="status", tag="error"):
+class ToolFailed(Value, frozen=True, kw_only=True, tag_field="status", tag="error"):
     """The call failed, was refused, or was interrupted."""
 
     input: Any
@@ -223,7 +223,7 @@ class ToolFailed(Value, kw_only=True, tag_field="status", tag="error"):
 ToolState = ToolPending | ToolRunning | ToolCompleted | ToolFailed
 
 
-class ToolPart(PartBase, kw_only=True, tag="tool"):
+class ToolPart(PartBase, frozen=True, kw_only=True, tag="tool"):
     """A tool call and where it stands: pending → running → completed or error."""
 
     call_id: str
@@ -238,7 +238,7 @@ class ToolPart(PartBase, kw_only=True, tag="tool"):
         return status
 
 
-class UnknownPart(PartBase, kw_only=True):
+class UnknownPart(PartBase, frozen=True, kw_only=True):
     """A part of a kind that this version does not know, kept verbatim in `extra`."""
 
     kind: str

@@ -53,6 +53,8 @@ def message_of_step(oldest_first: Iterable[MessageWithParts], at: int | str) -> 
         return numbered[at - 1]
     known = {item.message.id for item in items if isinstance(item.message, AssistantMessage)}
     if at not in known:
-        msg = f"{at!r} is no assistant message of this session; give a step from 1 to {len(numbered)}"
+        msg = (
+            f"{at!r} is no assistant message of this session; give a step from 1 to {len(numbered)}"
+        )
         raise NotFoundError(msg, at=at)
     return at

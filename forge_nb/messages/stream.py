@@ -38,13 +38,13 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     """Base of all stream events."""
 
 
-class StepStart(_Event, kw_only=True, tag="step-start"):
+class StepStart(_Event, frozen=True, kw_only=True, tag="step-start"):
     """The model call began."""
 
     snapshot: str | None = None
 
 
-class TextStart(_Event, kw_only=True, tag="text-start"):
+class TextStart(_Event, frozen=True, kw_only=True, tag="text-start"):
     """A text block opens."""
 
     id: str = "text"
@@ -52,7 +52,7 @@ class TextStart(_Event, kw_only=True, tag="text-start"):
     metadata: dict[str, Any] | None = None
 
 
-class TextDelta(_Event, kw_only=True, tag="text-delta"):
+class TextDelta(_Event, frozen=True, kw_only=True, tag="text-delta"):
     """More text of an open block."""
 
     text: str
@@ -60,21 +60,21 @@ class TextDelta(_Event, kw_only=True, tag="text-delta"):
     metadata: dict[str, Any] | None = None
 
 
-class TextEnd(_Event, kw_only=True, tag="text-end"):
+class TextEnd(_Event, frozen=True, kw_only=True, tag="text-end"):
     """A text block closes."""
 
     id: str = "text"
     metadata: dict[str, Any] | None = None
 
 
-class ReasoningStart(_Event, kw_only=True, tag="reasoning-start"):
+class ReasoningStart(_Event, frozen=True, kw_only=True, tag="reasoning-start"):
     """A reasoning block opens."""
 
     id: str = "reasoning"
     metadata: dict[str, Any] | None = None
 
 
-class ReasoningDelta(_Event, kw_only=True, tag="reasoning-delta"):
+class ReasoningDelta(_Event, frozen=True, kw_only=True, tag="reasoning-delta"):
     """More reasoning of an open block."""
 
     text: str
@@ -82,34 +82,34 @@ class ReasoningDelta(_Event, kw_only=True, tag="reasoning-delta"):
     metadata: dict[str, Any] | None = None
 
 
-class ReasoningEnd(_Event, kw_only=True, tag="reasoning-end"):
+class ReasoningEnd(_Event, frozen=True, kw_only=True, tag="reasoning-end"):
     """A reasoning block closes."""
 
     id: str = "reasoning"
     metadata: dict[str, Any] | None = None
 
 
-class ToolInputStart(_Event, kw_only=True, tag="tool-input-start"):
+class ToolInputStart(_Event, frozen=True, kw_only=True, tag="tool-input-start"):
     """The model began to write a call's input."""
 
     call_id: str
     tool: str
 
 
-class ToolInputDelta(_Event, kw_only=True, tag="tool-input-delta"):
+class ToolInputDelta(_Event, frozen=True, kw_only=True, tag="tool-input-delta"):
     """More of a call's input; neither stored nor broadcast."""
 
     call_id: str
     text: str
 
 
-class ToolInputEnd(_Event, kw_only=True, tag="tool-input-end"):
+class ToolInputEnd(_Event, frozen=True, kw_only=True, tag="tool-input-end"):
     """A call's input is complete."""
 
     call_id: str
 
 
-class ToolCall(_Event, kw_only=True, tag="tool-call"):
+class ToolCall(_Event, frozen=True, kw_only=True, tag="tool-call"):
     """The model calls a tool."""
 
     call_id: str
@@ -118,7 +118,7 @@ class ToolCall(_Event, kw_only=True, tag="tool-call"):
     metadata: dict[str, Any] | None = None
 
 
-class ToolProgress(_Event, kw_only=True, tag="tool-progress"):
+class ToolProgress(_Event, frozen=True, kw_only=True, tag="tool-progress"):
     """A running tool has a new title or new metadata."""
 
     call_id: str
@@ -126,7 +126,7 @@ class ToolProgress(_Event, kw_only=True, tag="tool-progress"):
     metadata: dict[str, Any] | None = None
 
 
-class ToolResult(_Event, kw_only=True, tag="tool-result"):
+class ToolResult(_Event, frozen=True, kw_only=True, tag="tool-result"):
     """A tool gave a result."""
 
     call_id: str
@@ -136,7 +136,7 @@ class ToolResult(_Event, kw_only=True, tag="tool-result"):
     attachments: list[dict[str, Any]] | None = None
 
 
-class ToolFailure(_Event, kw_only=True, tag="tool-error"):
+class ToolFailure(_Event, frozen=True, kw_only=True, tag="tool-error"):
     """A tool failed."""
 
     call_id: str
@@ -144,13 +144,13 @@ class ToolFailure(_Event, kw_only=True, tag="tool-error"):
     metadata: dict[str, Any] | None = None
 
 
-class Usage(_Event, kw_only=True, tag="usage"):
+class Usage(_Event, frozen=True, kw_only=True, tag="usage"):
     """What the provider has reported so far; kept when the call is cut."""
 
     usage: TokenUsage
 
 
-class StepFinish(_Event, kw_only=True, tag="step-finish"):
+class StepFinish(_Event, frozen=True, kw_only=True, tag="step-finish"):
     """The model call ended."""
 
     reason: str
@@ -159,7 +159,7 @@ class StepFinish(_Event, kw_only=True, tag="step-finish"):
     metadata: dict[str, Any] | None = None
 
 
-class StreamError(_Event, kw_only=True, tag="error"):
+class StreamError(_Event, frozen=True, kw_only=True, tag="error"):
     """The provider failed; `kind` says whether a retry may help."""
 
     message: str

@@ -40,7 +40,7 @@ CostSource = Literal["recorded", "computed", "unpriced", "unknown"]
 """Where a cost comes from: the recording, our price table, or nowhere."""
 
 
-class CacheTokens(Value, kw_only=True):
+class CacheTokens(Value, frozen=True, kw_only=True):
     """Prompt-cache traffic of one call."""
 
     read: int | None = None
@@ -49,7 +49,7 @@ class CacheTokens(Value, kw_only=True):
     """Tokens written to it."""
 
 
-class TokenUsage(Value, kw_only=True):
+class TokenUsage(Value, frozen=True, kw_only=True):
     """What one provider call reported."""
 
     input: int | None = None
@@ -98,7 +98,7 @@ NO_TOKENS = TokenUsage()
 """Nothing reported."""
 
 
-class UnitPrices(Value, kw_only=True):
+class UnitPrices(Value, frozen=True, kw_only=True):
     """Prices that were used for one call, US dollars per million tokens."""
 
     input: float | None = None
@@ -110,7 +110,7 @@ class UnitPrices(Value, kw_only=True):
     """Where they come from, with its version: ``genai-prices 0.2.3``, ``scripted`` …"""
 
 
-class Cost(Value, kw_only=True):
+class Cost(Value, frozen=True, kw_only=True):
     """Money for one call; `usd` is None when the price is unknown."""
 
     usd: float | None = None
@@ -118,7 +118,7 @@ class Cost(Value, kw_only=True):
     prices: UnitPrices | None = None
 
 
-class ModelLimits(Value, kw_only=True):
+class ModelLimits(Value, frozen=True, kw_only=True):
     """Window of a model in tokens; None where unknown."""
 
     context: int | None = None

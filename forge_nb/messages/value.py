@@ -42,9 +42,7 @@ JSON_NAMES = {
 what only this package knows."""
 
 
-class Value(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=JSON_NAMES
-):
+class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=JSON_NAMES):
     """A frozen value with JSON field names of the family and snake_case attributes."""
 
 

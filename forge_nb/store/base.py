@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from concurrent.futures import Future
     from types import TracebackType
+    from typing import Self
 
     from forge_nb.events import Committed, PromptState, SyncEvent, UsageRecord
 
@@ -140,7 +141,7 @@ class Store(Protocol):
         """Finish what is queued and close; safe to call twice."""
         ...
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         """Use the store in a with block."""
         ...
 

@@ -44,12 +44,12 @@ metadata = sa.MetaData(
 )
 
 
-def _text(name: str, **options: bool) -> sa.Column[str]:
-    return sa.Column(name, sa.Text, **options)
+def _text(name: str, *, nullable: bool = True) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=nullable)
 
 
-def _int(name: str, **options: bool) -> sa.Column[int]:
-    return sa.Column(name, sa.BigInteger, **options)
+def _int(name: str, *, nullable: bool = True) -> sa.Column[int]:
+    return sa.Column(name, sa.BigInteger, nullable=nullable)
 
 
 def _real(name: str) -> sa.Column[float]:
