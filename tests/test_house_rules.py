@@ -85,7 +85,6 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert loaded & (HEAVY | {"ipywidgets", "anywidget", "IPython"}) == set()
 
 
-@pytest.mark.skipif(not (PACKAGE / "magics.py").exists(), reason="no magics to load yet")
 def test_loading_the_extension_loads_nothing_heavy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
