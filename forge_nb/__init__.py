@@ -10,21 +10,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from forge_nb.conversation import Conversation
     from forge_nb.errors import ForgeError
     from forge_nb.magics import load_ipython_extension, unload_ipython_extension
     from forge_nb.settings import Settings
     from forge_nb.tools.registry import tool
-    from forge_nb.workbench import Conversation, Workbench
+    from forge_nb.workbench import Workbench
     from forge_nb.workbench import Workbench as open  # noqa: A004, N813  forge.open reads well
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Conversation",
     "ForgeError",
     "Settings",
     "Workbench",
-    "__version__",
     "load_ipython_extension",
     "open",
     "tool",
@@ -32,7 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Conversation": ("forge_nb.workbench", "Conversation"),
+    "Conversation": ("forge_nb.conversation", "Conversation"),
     "ForgeError": ("forge_nb.errors", "ForgeError"),
     "Settings": ("forge_nb.settings", "Settings"),
     "Workbench": ("forge_nb.workbench", "Workbench"),
@@ -45,6 +43,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that importing the package stays light."""
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("forge-nb")
     if name not in _HOMES:
         msg = f"module 'forge_nb' has no attribute {name!r}; it has {sorted(_HOMES)}"
         raise AttributeError(msg)

@@ -1,4 +1,4 @@
-"""The user's handles: a `Workbench` on a store, a `Conversation` on one session in it.
+"""The user's handle on a store; `Conversation` is the handle on one session in it.
 
 Reading is plain calls; running is awaited. The engine's state lives on the loop's thread: one
 runner per session in this process, one across processes by a lease in the store. Whoever prompts
@@ -15,18 +15,15 @@ from typing import TYPE_CHECKING, Any
 from forge_nb.bus import Bus
 from forge_nb.clock import random_source, system_clock
 from forge_nb.compaction.base import RunSetup
-from forge_nb.compaction.summarize import compact
-from forge_nb.errors import NotFoundError, SessionBusyError, UsageError
+from forge_nb.conversation import Conversation
+from forge_nb.errors import SessionBusyError, UsageError
 from forge_nb.events import SessionUpdated
 from forge_nb.exchange.export import export_session
 from forge_nb.exchange.load import load
 from forge_nb.messages.ids import IdSource
 from forge_nb.messages.message import SessionInfo, SessionModel, SessionTime
-from forge_nb.messages.steps import message_of_step
-from forge_nb.messages.usage import usable_tokens
 from forge_nb.providers.registry import resolve_model
 from forge_nb.recovery import recover
-from forge_nb.run_loop import RunResult, add_prompt, run_loop
 from forge_nb.session import Session
 from forge_nb.settings import Settings
 from forge_nb.store.open import open_store
@@ -41,19 +38,14 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from forge_nb.analysis.charts import Chart
     from forge_nb.analysis.mirror import Mirror
     from forge_nb.clock import Clock
-    from forge_nb.compaction.base import CompactionResult
     from forge_nb.exchange.report import ImportReport
-    from forge_nb.history import ViewRule
-    from forge_nb.messages.message import MessageWithParts
     from forge_nb.store.base import Store, StoredSession
     from forge_nb.store.verify import Finding
     from forge_nb.tools.registry import Tool
-    from forge_nb.widgets.model_view import ModelView
 
-__all__ = ["Conversation", "Workbench"]
+__all__ = ["Workbench"]
 
 _HEARTBEAT_S = 5.0  # a lease is dead after 15 s without one
 _BUSY_POLL_S = 0.25  # how often a prompt looks whether another process is done
@@ -336,160 +328,6 @@ class Workbench:
             return False
         task.cancel()
         return True
-
-
-class Conversation:
-    """One session: prompt it, compact it, look at what the model saw.
-
-    Parameters
-    ----------
-    workbench
-        Where it lives.
-    session_id
-        Its id.
-    model
-        Which model answers; None for the session's own or the workbench's.
-    """
-
-    def __init__(self, workbench: Workbench, session_id: str, *, model: str | None = None) -> None:
-        self.workbench = workbench
-        self.id = session_id
-        self.model = model
-        self._setup: RunSetup | None = None
-
-    def __repr__(self) -> str:
-        """Name it."""
-        return f"<session {self.title!r} ({self.id})>"
-
-    @property
-    def title(self) -> str:
-        """The session's title."""
-        return self.workbench.store.session(self.id).info.title
-
-    @property
-    def setup(self) -> RunSetup:
-        """Model, tools and settings; resolved at the first use and kept, a script's place too."""
-        if self._setup is None:
-            stored = self.workbench.store.session(self.id)
-            self._setup = self.workbench.setup(self.model, stored)
-        return self._setup
-
-    async def prompt(self, text: str, *, wait: bool = True, show: bool | None = None) -> RunResult:
-        """Ask, and wait until the run is over; live in the cell when there is one.
-
-        Parameters
-        ----------
-        text
-            What to ask. It is stored before anything else happens.
-        wait
-            Whether to wait while another process runs the session; else SessionBusyError.
-        show
-            Whether to show a live view; None for yes in a notebook.
-
-        Returns
-        -------
-        RunResult
-            Outcome, answer, tokens and cost of the run.
-        """
-        writer, setup = self.workbench.writer(self.id), self.setup
-        if self.id not in self.workbench.runners:
-            self._mend(wait=wait)
-        with self._live(show=show) as live:
-            await add_prompt(writer, setup, text)
-            result: RunResult = await self.workbench.run(
-                self.id, lambda: run_loop(writer, setup), wait=wait
-            )
-            live.finish(self.messages())
-        return result
-
-    def _mend(self, *, wait: bool) -> None:
-        """Close what a crash left open, unless somebody runs the session."""
-        owner = self.workbench.take_lease(self.id)
-        if owner is None:
-            self.workbench.mend(self.id)
-        elif not wait:
-            msg = f"session {self.id!r} is run by {owner!r}; wait for it or abort it there"
-            raise SessionBusyError(msg, owner=owner)
-
-    async def resume(self, *, wait: bool = True, show: bool | None = None) -> RunResult:
-        """Answer the prompts that wait, or the last question when it has no answer yet."""
-        writer, setup = self.workbench.writer(self.id), self.setup
-        self._mend(wait=wait)
-        with self._live(show=show) as live:
-            result: RunResult = await self.workbench.run(
-                self.id, lambda: run_loop(writer, setup), wait=wait
-            )
-            live.finish(self.messages())
-        return result
-
-    async def compact(self, *, wait: bool = True, show: bool | None = None) -> CompactionResult:
-        """Summarise what the model sees now and put a boundary behind it."""
-        writer, setup = self.workbench.writer(self.id), self.setup
-        with self._live(show=show) as live:
-            result: CompactionResult = await self.workbench.run(
-                self.id, lambda: compact(writer, setup, auto=False), wait=wait
-            )
-            live.finish(self.messages())
-        return result
-
-    def abort(self) -> bool:
-        """Stop the run; whatever was said so far is kept. Returns whether anything ran."""
-        return self.workbench.abort(self.id)
-
-    def messages(self) -> list[MessageWithParts]:
-        """Return the whole session, oldest first."""
-        return self.workbench.writer(self.id).messages()
-
-    def view(self, at: int | str | None = None, *, rule: ViewRule | None = None) -> ModelView:
-        """Return what the model saw.
-
-        Parameters
-        ----------
-        at
-            A step number from 1, an assistant message's id, or None for what the next call would
-            get.
-        rule
-            ``classic`` or ``tail``; chosen from the data when None.
-        """
-        from forge_nb.widgets.model_view import ModelView  # noqa: PLC0415  display only
-
-        message_id = None if at is None else message_of_step(self.messages(), at)
-        return ModelView(self.workbench.writer(self.id).view(message_id, rule=rule), at=at)
-
-    def steps(self) -> pd.DataFrame:
-        """Return this session's rows of the steps frame."""
-        frame = self.workbench.steps()
-        return frame[frame["session_id"] == self.id].reset_index(drop=True)
-
-    def compactions(self) -> pd.DataFrame:
-        """Return this session's rows of the compactions frame."""
-        frame = self.workbench.compactions()
-        return frame[frame["session_id"] == self.id].reset_index(drop=True)
-
-    def chart(self) -> Chart:
-        """Draw the context of every step, with the boundaries of the compactions."""
-        from forge_nb.analysis.charts import context_chart  # noqa: PLC0415  heavy
-
-        return context_chart(self.steps(), self.compactions(), title=self.title)
-
-    def show(self) -> Any:
-        """Show the session: live while it runs, a transcript that stays readable otherwise."""
-        from forge_nb.widgets.live import show_session  # noqa: PLC0415  heavy
-
-        return show_session(self)
-
-    def usable(self) -> int | None:
-        """Return the usable window of the session's model in tokens; None when unknown."""
-        try:
-            setup = self.setup
-        except (UsageError, NotFoundError):
-            return None
-        return usable_tokens(setup.provider.limits(setup.model.model_id))
-
-    def _live(self, *, show: bool | None) -> Any:
-        from forge_nb.widgets.live import live_view  # noqa: PLC0415  heavy
-
-        return live_view(self, show=show)
 
 
 def _session_model(spec: str) -> SessionModel:

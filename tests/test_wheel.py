@@ -59,7 +59,7 @@ def resources(installed: Path) -> set[str]:
 
 
 def test_the_wheel_brings_the_widgets_script_and_style(resources: set[str]) -> None:
-    static = {name for name in resources if name.startswith("widgets/static/")}
+    static = {name for name in resources if name.startswith("widgets/assets/")}
 
     assert {Path(name).suffix for name in static} >= {".css", ".js"}
 

@@ -242,12 +242,13 @@ class TranscriptState:
         entry = known or self._place(item, part.message_id)
         if known is not None and known.item.get("open") and item["kind"] == "tool":
             entry.seen_s = self._now() if known.item["status"] != item["status"] else entry.seen_s
+        earlier = entry.item
         self._take_text(entry, item)
         match item["kind"]:
             case "step":
                 changed += self._bill(item, part.message_id)
             case "compaction":
-                changed += self._mark(entry, known)
+                changed += self._mark(entry, earlier)
             case "tool":
                 self._tools.add(part.id)
         return [self._row(entry), *changed, *self._let_go()]
@@ -331,11 +332,14 @@ class TranscriptState:
                 return entry
         return None
 
-    def _mark(self, entry: _Entry, known: _Entry | None) -> list[Op]:
+    def _mark(self, entry: _Entry, earlier: Item) -> list[Op]:
         """A compaction was asked for: its message is drawn as a marker."""
         message = self._messages[entry.message_id]
         message["face"] = "marker"
-        entry.item["before"] = self.context if known is None else known.item.get("before")
+        entry.item["before"] = self.context
+        for key in ("before", "after", "state", "summary_tokens"):
+            if earlier is not entry.item and key in earlier:
+                entry.item[key] = earlier[key]
         return [{"kind": "message", "item": message}]
 
     def _bill(self, item: Item, message_id: str) -> list[Op]:
