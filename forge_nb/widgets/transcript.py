@@ -5,14 +5,14 @@ as custom messages, at most one per frame. A browser that opens a view, or finds
 got, asks for a snapshot. What is sent and not yet acknowledged is bounded; without an open view
 nothing is sent at all.
 
-Kernel to browser, each with `n`, the characters sent so far::
+Kernel to browser; `n` is how many characters were sent so far, `seq` numbers the frames::
 
-    {"kind": "ops", "n", "ops": [op, …]}   op: d | part | message | gone
+    {"kind": "ops", "seq", "n", "ops": [op, …]}    one frame
         {"kind": "d", "part", "off", "s"}          more text; off in UTF-16 units
         {"kind": "part", "message", "item"}        a part, whole: appears or replaces
         {"kind": "message", "item"}                a message's own line
         {"kind": "gone", "part" | "message"}
-    {"kind": "snap", "n", "older", "messages": [item + parts]}
+    {"kind": "snap", "seq", "n", "older", "messages": [item + parts]}
     {"kind": "text", "part", "s"}                  older text that was asked for
 
 Browser to kernel, each with `view`, a name the view gave itself::
@@ -25,13 +25,14 @@ Callbacks of a comm may come on any thread, so they only `call_soon_threadsafe`.
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
 
-from forge_nb.events import Committed, PartDelta, PartUpdated, RunStatus
+from forge_nb.events import Committed, RunStatus
 from forge_nb.widgets.coalescer import Coalescer
 from forge_nb.widgets.feed import TranscriptState
 from forge_nb.widgets.items import printable
@@ -106,6 +107,7 @@ class TranscriptView(anywidget.AnyWidget):
         self._coalescer: Coalescer | None = None
         self._views: dict[str, _Peer] = {}
         self._sent = 0
+        self._seq = 0
         self._stale = False  # whether the browser lacks something that only a snapshot brings
         super().__init__(session_id=session_id, title=printable(title))
         self._update_facts()
@@ -127,10 +129,7 @@ class TranscriptView(anywidget.AnyWidget):
         ops = self.state.feed(event)
         if self._views:
             self._collect(ops)
-        if isinstance(event, Committed):
-            if not isinstance(event.event, PartUpdated) or ops:
-                self._update_facts()
-            if self._views:
+            if isinstance(event, Committed):
                 self._frames().boundary()
 
     def load(self, messages: Iterable[MessageWithParts]) -> None:
@@ -160,11 +159,13 @@ class TranscriptView(anywidget.AnyWidget):
 
     def _take_status(self, event: RunStatus) -> None:
         self.flush()
-        message = printable(event.message or "")
-        facts = {"state": event.state, "attempt": event.attempt, "message": message}
-        if event.next_ms is not None and "wait_ms" in event.facts:
-            facts["wait_ms"] = event.facts["wait_ms"]
-        self.status = facts
+        self._update_facts()
+        self.status = {
+            "state": event.state,
+            "attempt": event.attempt,
+            "message": printable(event.message or ""),
+            "next_ms": event.next_ms,
+        }
 
     def _update_facts(self) -> None:
         state = self.state
@@ -176,13 +177,9 @@ class TranscriptView(anywidget.AnyWidget):
 
     def _frames(self) -> Coalescer:
         if self._coalescer is None:
-            self._coalescer = Coalescer(self._here(), self._send_ops)
+            self._loop = self._loop or asyncio.get_running_loop()
+            self._coalescer = Coalescer(self._loop, self._send_ops)
         return self._coalescer
-
-    def _here(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop
 
     # ----------------------------------------------------------------------------- sending
 
@@ -191,11 +188,13 @@ class TranscriptView(anywidget.AnyWidget):
         if self._stale or self._is_behind():
             self._stale = True
             return
+        self._update_facts()
         self._sent += sum(_weight(op) for op in ops)
-        self.send({"kind": "ops", "n": self._sent, "ops": ops})
+        self._seq += 1
+        self.send({"kind": "ops", "seq": self._seq, "n": self._sent, "ops": ops})
 
     def _is_behind(self) -> bool:
-        now = self._here().time()
+        now = time.monotonic()
         for name, peer in list(self._views.items()):
             if self._sent - peer.acked > UNACKED_LIMIT:
                 if now - peer.heard_s <= SILENT_AFTER_S:
@@ -211,10 +210,12 @@ class TranscriptView(anywidget.AnyWidget):
         self._send_snapshot()
 
     def _send_snapshot(self) -> None:
-        self._frames().clear()
+        if self._coalescer is not None:
+            self._coalescer.clear()
+        self._update_facts()
         snap = self.state.snapshot()
         self._sent += sum(_item_weight(part) for each in snap["messages"] for part in each["parts"])
-        self.send(snap | {"n": self._sent})
+        self.send(snap | {"seq": self._seq, "n": self._sent})
 
     # ---------------------------------------------------------------------------- receiving
 
@@ -244,7 +245,7 @@ class TranscriptView(anywidget.AnyWidget):
 
     def _open_view(self, view: str) -> None:
         """Answer a view that begins or found a gap; the answer reaches, and suits, every view."""
-        self._views[view] = _Peer(self._sent, self._here().time())
+        self._views[view] = _Peer(self._sent, time.monotonic())
         self._stale = False
         self._send_snapshot()
 
@@ -253,10 +254,10 @@ class TranscriptView(anywidget.AnyWidget):
             return
         peer = self._views.get(view)
         if peer is None:  # it was thought gone, and lives
-            self._views[view] = _Peer(self._sent, self._here().time())
+            self._views[view] = _Peer(self._sent, time.monotonic())
             self._stale = True
         else:
-            peer.acked, peer.heard_s = max(peer.acked, n), self._here().time()
+            peer.acked, peer.heard_s = max(peer.acked, n), time.monotonic()
         self._catch_up()
 
     def _send_text(self, part_id: str) -> None:

@@ -16,15 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
+from forge_nb.exchange.load import load
+from forge_nb.providers.base import ModelRequest
+from forge_nb.store.open import open_store
+from forge_nb.tools.registry import ToolRegistry
 
 from forge_nb.bus import Bus
 from forge_nb.clock import FixedClock, random_source
 from forge_nb.events import MessageUpdated, PartDelta, SessionUpdated
-from forge_nb.exchange.load import load
 from forge_nb.messages.assemble import PartAssembler
 from forge_nb.messages.ids import IdSource
 from forge_nb.messages.message import AssistantMessage, MessageTime, SessionInfo, SessionTime
@@ -39,11 +42,11 @@ from forge_nb.messages.stream import (
 )
 from forge_nb.messages.usage import ModelLimits, UnitPrices
 from forge_nb.processor import Processor
-from forge_nb.providers.base import ModelRequest
 from forge_nb.session import Session
 from forge_nb.settings import Settings
-from forge_nb.store.open import open_store
-from forge_nb.tools.registry import ToolRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 DELTAS = 20_000
 REPEATS = 5
@@ -98,7 +101,9 @@ async def processor_turn(folder: Path, count: int) -> tuple[float, int, int]:
     new_id = IdSource(clock, random_source(1))
     store = open_store(folder / f"bench-{new_id('run')}.db", clock=clock)
     session = Session(store, Bus(), new_id("ses"), clock=clock, new_id=new_id)
-    await session.write([SessionUpdated(info=SessionInfo(id=session.id, time=SessionTime(created=1)))])
+    await session.write(
+        [SessionUpdated(info=SessionInfo(id=session.id, time=SessionTime(created=1)))]
+    )
     message = AssistantMessage(
         id=new_id("msg"), session_id=session.id, time=MessageTime(created=clock())
     )
@@ -140,7 +145,11 @@ async def bare_turn(count: int) -> float:
     assembler = PartAssembler("s", "m", IdSource(clock, random_source(1)), clock)
     queue: asyncio.Queue[object] = asyncio.Queue()
     request = ModelRequest(
-        model=ModelRef(provider_id="b", model_id="f"), system=[], messages=[], tools=[], purpose="turn"
+        model=ModelRef(provider_id="b", model_id="f"),
+        system=[],
+        messages=[],
+        tools=[],
+        purpose="turn",
     )
     before = time.process_time()
     async for event in Flood(count).stream(request):
@@ -162,7 +171,7 @@ def delta_cpu_us(folder: Path) -> Figure:
     return compared(
         "delta_cpu_us",
         statistics.median(whole),
-        "µs",
+        "μs",
         peer="bare generator, assembler, queue",
         peer_value=statistics.median(bare),
     )
@@ -184,7 +193,11 @@ def load_ext_ms(folder: Path) -> Figure:
     )
     mine = best_of(code.format("s.run_line_magic('load_ext', 'forge_nb')"))
     return compared(
-        "load_ext_ms", mine, "ms", peer="import pandas", peer_value=best_of(code.format("import pandas"))
+        "load_ext_ms",
+        mine,
+        "ms",
+        peer="import pandas",
+        peer_value=best_of(code.format("import pandas")),
     )
 
 
