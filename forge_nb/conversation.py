@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forge_nb.compaction.summarize import compact
 from forge_nb.errors import NotFoundError, SessionBusyError, UsageError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from forge_nb.history import ViewRule
     from forge_nb.messages.message import MessageWithParts
     from forge_nb.run_loop import RunResult
+    from forge_nb.widgets.attach import Attached, Source, Transcript
     from forge_nb.widgets.model_view import ModelView
     from forge_nb.workbench import Workbench
 
@@ -80,12 +81,11 @@ class Conversation:
         writer, setup = self.workbench.writer(self.id), self.setup
         if self.id not in self.workbench.runners:
             self._mend(wait=wait)
-        with self._live(show=show) as live:
+        with self._live(show=show):
             await add_prompt(writer, setup, text)
             result: RunResult = await self.workbench.run(
                 self.id, lambda: run_loop(writer, setup), wait=wait
             )
-            live.finish(self.messages())
         return result
 
     def _mend(self, *, wait: bool) -> None:
@@ -101,21 +101,19 @@ class Conversation:
         """Answer the prompts that wait, or the last question when it has no answer yet."""
         writer, setup = self.workbench.writer(self.id), self.setup
         self._mend(wait=wait)
-        with self._live(show=show) as live:
+        with self._live(show=show):
             result: RunResult = await self.workbench.run(
                 self.id, lambda: run_loop(writer, setup), wait=wait
             )
-            live.finish(self.messages())
         return result
 
     async def compact(self, *, wait: bool = True, show: bool | None = None) -> CompactionResult:
         """Summarise what the model sees now and put a boundary behind it."""
         writer, setup = self.workbench.writer(self.id), self.setup
-        with self._live(show=show) as live:
+        with self._live(show=show):
             result: CompactionResult = await self.workbench.run(
                 self.id, lambda: compact(writer, setup, auto=False), wait=wait
             )
-            live.finish(self.messages())
         return result
 
     def abort(self) -> bool:
@@ -158,11 +156,11 @@ class Conversation:
 
         return context_chart(self.steps(), self.compactions(), title=self.title)
 
-    def show(self) -> Any:
-        """Show the session: live while it runs, a transcript that stays readable otherwise."""
-        from forge_nb.widgets.live import show_session  # noqa: PLC0415  heavy
+    def show(self) -> Transcript:
+        """Return the session's transcript: HTML in a notebook, text elsewhere."""
+        from forge_nb.widgets.attach import Transcript  # noqa: PLC0415  display only
 
-        return show_session(self)
+        return Transcript(self._source())
 
     def usable(self) -> int | None:
         """Return the usable window of the session's model in tokens; None when unknown."""
@@ -172,7 +170,19 @@ class Conversation:
             return None
         return usable_tokens(setup.provider.limits(setup.model.model_id))
 
-    def _live(self, *, show: bool | None) -> Any:
-        from forge_nb.widgets.live import live_view  # noqa: PLC0415  heavy
+    def _live(self, *, show: bool | None) -> Attached:
+        from forge_nb.widgets.attach import Attached  # noqa: PLC0415  display only
 
-        return live_view(self, show=show)
+        return Attached(self._source(), show=show)
+
+    def _source(self) -> Source:
+        from forge_nb.widgets.attach import Source  # noqa: PLC0415  display only
+
+        return Source(
+            session_id=self.id,
+            title=self.title,
+            usable=self.usable(),
+            bus=self.workbench.bus,
+            messages=self.messages,
+            stop=self.abort,
+        )

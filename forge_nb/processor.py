@@ -8,6 +8,7 @@ there was one, and the usage that the provider had reported.
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -23,8 +24,10 @@ from forge_nb.messages.message import (
 )
 from forge_nb.messages.parts import StepFinishPart
 from forge_nb.messages.stream import (
+    ReasoningDelta,
     StepFinish,
     StreamError,
+    TextDelta,
     ToolCall,
     ToolFailure,
     ToolProgress,
@@ -55,6 +58,13 @@ __all__ = ["Outcome", "Processor"]
 Outcome = Literal["continue", "stop", "compact"]
 """continue: call the model again; stop: the turn is over; compact: the window is full."""
 
+_CUT = MessageError(
+    name=ERROR_API,
+    data=ErrorData(
+        message="the model's stream ended without a finish; send the prompt again",
+        is_retryable=True,
+    ),
+)
 _TICK_S = 0.1  # an awaiting kernel notices SIGINT only when its loop wakes (ipykernel 7.4)
 
 
@@ -146,27 +156,29 @@ class Processor:
 
     async def _drain(self, request: ModelRequest) -> MessageError | None:
         """Feed the stream to the assembler; return the error that ended it, if any."""
-        feed, delta = self._assembler.feed, self.session.update_part_delta
-        message_id = self.message.id
-        async for event in self._provider.stream(request):
-            for change in feed(event) if not isinstance(event, StepFinish) else ():
-                if type(change) is AppendDelta:
-                    delta(message_id, change)
+        delta, message_id = self.session.update_part_delta, self.message.id
+        feed = self._assembler.feed
+        async with aclosing(self._provider.stream(request)) as events:
+            async for event in events:
+                if type(event) is TextDelta or type(event) is ReasoningDelta:
+                    for change in feed(event):
+                        delta(message_id, change)
+                elif type(event) is StreamError:
+                    return self._error_of(event)
                 else:
-                    await self._save(change)
-            if type(event) is ToolCall:
-                self._start_tool(event)
-            elif type(event) is StepFinish:
-                await self._finish_step(event)
-            elif type(event) is StreamError:
-                return self._error_of(event)
-            if self._running:
-                await self._collect_tools(wait=False)
-        if self._assembler.step_finish is None:
-            text = "the model's stream ended without a finish; send the prompt again"
-            data = ErrorData(message=text, is_retryable=True)
-            return MessageError(name=ERROR_API, data=data)
-        return None
+                    await self._take(event)
+                if self._running:
+                    await self._collect_tools(wait=False)
+        return None if self._assembler.step_finish is not None else _CUT
+
+    async def _take(self, event: StreamEvent) -> None:
+        """Store what an event at a block's boundary changed."""
+        if isinstance(event, StepFinish):
+            await self._finish_step(event)
+            return
+        await self._write(self._assembler.feed(event))
+        if isinstance(event, ToolCall):
+            self._start_tool(event)
 
     async def _save(self, change: SavePart | AppendDelta) -> None:
         if isinstance(change, SavePart):

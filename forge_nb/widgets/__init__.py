@@ -1,0 +1,1 @@
+"""What is drawn on screen: the live view of a session and its static transcript."""

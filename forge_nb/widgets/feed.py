@@ -25,6 +25,7 @@ from forge_nb.events import (
     SessionUpdated,
 )
 from forge_nb.messages.message import AssistantMessage
+from forge_nb.messages.parts import StepFinishPart
 from forge_nb.widgets.items import (
     OUTPUT_CHARS,
     TOKEN_LABELS,
@@ -143,6 +144,13 @@ class _Entry:
 class TranscriptState:
     """Everything a view shows of one session.
 
+    Attributes
+    ----------
+    context
+        Tokens in the window at the last call; None before one and after a compaction.
+    older
+        How many parts were let go for `max_parts`.
+
     Parameters
     ----------
     keep_chars
@@ -153,8 +161,9 @@ class TranscriptState:
         How much of each tool output is kept, from its end.
     max_parts
         How many parts are kept; whole messages go, oldest first.
-    first_step
-        Number of the first model call that it will see.
+    before
+        History that is not shown, oldest first; steps are numbered and boundaries measured after
+        it.
     now
         Seconds on some steady clock, for the age of what is open.
     """
@@ -166,14 +175,12 @@ class TranscriptState:
         total_chars: int = TOTAL_CHARS,
         output_chars: int = OUTPUT_CHARS,
         max_parts: int = MAX_PARTS,
-        first_step: int = 1,
+        before: Iterable[MessageWithParts] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.title = ""
-        self.context: int | None = None
-        """Tokens in the window at the last call; None before one and after a compaction."""
+        self._next_step, self.context = _counted(before)
         self.older = 0
-        """How many parts were let go for `max_parts`."""
         self._keep_chars = keep_chars
         self._total_chars = total_chars
         self._output_chars = output_chars
@@ -184,7 +191,6 @@ class TranscriptState:
         self._parts: dict[str, _Entry] = {}
         self._closed: deque[tuple[str, int]] = deque()
         self._closed_chars = 0
-        self._next_step = first_step
         self._bills: dict[str, tuple[list[int | None], float | None]] = {}
         self._tools: set[str] = set()
         self._unmeasured: str | None = None  # a boundary whose next step tells what it gained
@@ -199,16 +205,18 @@ class TranscriptState:
             return []
         match event.event:
             case PartUpdated(part=part):
-                return self._part(part)
+                ops = self._part(part)
             case MessageUpdated(message=message):
-                return self._message(message)
+                ops = self._message(message)
             case PartRemoved(part_id=part_id):
-                return self._remove_part(part_id)
+                ops = self._remove_part(part_id)
             case MessageRemoved(message_id=message_id):
-                return self._remove_message(message_id)
+                ops = self._remove_message(message_id)
             case SessionUpdated(info=info):
-                self.title = printable(info.title)
-        return []
+                ops, self.title = [], printable(info.title)
+            case _:
+                ops = []
+        return ops
 
     def load(self, messages: Iterable[MessageWithParts]) -> None:
         """Take a stored history, oldest first."""
@@ -244,18 +252,21 @@ class TranscriptState:
             entry.seen_s = self._now() if known.item["status"] != item["status"] else entry.seen_s
         earlier = entry.item
         self._take_text(entry, item)
-        match item["kind"]:
-            case "step":
-                changed += self._bill(item, part.message_id)
-            case "compaction":
-                changed += self._mark(entry, earlier)
-            case "tool":
-                self._tools.add(part.id)
+        if item["kind"] == "step":
+            changed += self._bill(item, part.message_id)
+        elif item["kind"] == "compaction":
+            changed += self._mark(entry, earlier)
+        elif item["kind"] == "tool":
+            self._tools.add(part.id)
         return [self._row(entry), *changed, *self._let_go()]
 
     def _place(self, item: Item, message_id: str) -> _Entry:
         if message_id not in self._messages:
-            self._messages[message_id] = {"id": message_id, "role": "assistant", "face": "assistant"}
+            self._messages[message_id] = {
+                "id": message_id,
+                "role": "assistant",
+                "face": "assistant",
+            }
             self._parts_of[message_id] = []
         entry = self._parts[item["id"]] = _Entry(item, message_id, self._now())
         self._parts_of[message_id].append(item["id"])
@@ -333,7 +344,7 @@ class TranscriptState:
         return None
 
     def _mark(self, entry: _Entry, earlier: Item) -> list[Op]:
-        """A compaction was asked for: its message is drawn as a marker."""
+        """Draw the message of a compaction request as a marker."""
         message = self._messages[entry.message_id]
         message["face"] = "marker"
         entry.item["before"] = self.context
@@ -441,3 +452,20 @@ class TranscriptState:
             "cost": sum(costs) if costs else None,
             "unpriced": len(bills) - len(costs),
         }
+
+
+def _counted(messages: Iterable[MessageWithParts]) -> tuple[int, int | None]:
+    """Return the number of the next step after a history, and the tokens in the window."""
+    step, context = 1, None
+    for each in messages:
+        message = each.message
+        if not isinstance(message, AssistantMessage):
+            continue
+        step += 1
+        if message.is_summary:
+            context = None if message.is_finished else context
+            continue
+        for part in each.parts:
+            if isinstance(part, StepFinishPart) and part.tokens.is_reported:
+                context = part.tokens.context
+    return step, context

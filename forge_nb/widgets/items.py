@@ -161,24 +161,26 @@ def part_item(part: Part, *, output_chars: int = OUTPUT_CHARS) -> Item | None:
 
 
 def _item(part: Part, output_chars: int) -> Item | None:
+    item: Item | None
     match part:
         case TextPart():
             flags = {"synthetic": bool(part.synthetic), "ignored": bool(part.ignored)}
-            return {"kind": "text", "text": part.text, **flags}
+            item = {"kind": "text", "text": part.text, **flags}
         case ReasoningPart():
-            return {"kind": "reasoning", "text": part.text, "ms": _duration(part.time)}
+            item = {"kind": "reasoning", "text": part.text, "ms": _duration(part.time)}
         case ToolPart():
-            return _tool_item(part, output_chars)
+            item = _tool_item(part, output_chars)
         case StepStartPart():
-            return None
+            item = None
         case StepFinishPart():
-            return _step_item(part)
+            item = _step_item(part)
         case CompactionPart():
             flags = {"auto": part.auto, "overflow": bool(part.overflow)}
             keeps_tail = part.tail_start_id is not None
-            return {"kind": "compaction", "state": "pending", "tail": keeps_tail, **flags}
+            item = {"kind": "compaction", "state": "pending", "tail": keeps_tail, **flags}
         case _:
-            return _chip_item(part)
+            item = _chip_item(part)
+    return item
 
 
 def _duration(time: Span | None) -> int | None:

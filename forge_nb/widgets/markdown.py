@@ -95,25 +95,25 @@ def _nodes(children: Iterable[SyntaxTreeNode]) -> list[Node]:
 
 def _node(node: SyntaxTreeNode) -> list[Node]:
     """Return one node of the parser's tree as ours; several when it has no tag of its own."""
+    made: list[Node]
     match node.type:
-        case "text" | "text_special" | "html_inline" | "html_block":
-            return [node.content]
+        case "text" | "text_special":
+            made = [node.content]
         case "image":
-            return [node.content or "image"]
+            made = [node.content or "image"]
         case "code_inline":
-            return [["code", [node.content]]]
+            made = [["code", [node.content]]]
         case "fence" | "code_block":
             language = (node.info or "").split()
-            return [["pre", [node.content], language[0][:20] if language else ""]]
+            made = [["pre", [node.content], language[0][:20] if language else ""]]
         case "heading":
             level = min(int(node.tag[1:]) + TOP_HEADING - 1, LAST_HEADING)
-            return [[f"h{level}", _nodes(node.children)]]
+            made = [[f"h{level}", _nodes(node.children)]]
         case "link":
             href = safe_href(str(node.attrs.get("href", "")))
             inner = _nodes(node.children)
-            return inner if href is None else [["a", inner, href]]
-        case "paragraph" if node.hidden:
-            return _nodes(node.children)
-    tag = TAGS.get(node.type)
-    inner = _nodes(node.children)
-    return inner if tag is None else [[tag, inner]]
+            made = inner if href is None else [["a", inner, href]]
+        case kind:
+            inner = _nodes(node.children)
+            made = inner if node.hidden or kind not in TAGS else [[TAGS[kind], inner]]
+    return made

@@ -115,9 +115,7 @@ class ModelView:
     def _repr_html_(self) -> str:
         """Return a table, one row per part; every text is escaped."""
         rows = "".join(
-            _row(message.role, part)
-            for message in self.messages
-            for part in message.parts
+            _row(message.role, part) for message in self.messages for part in message.parts
         )
         counts = ", ".join(f"{count} {state}" for state, count in self.counts().items() if count)
         caption = html.escape(f"{self!r}"[1:-1] + f" · stored parts: {counts}")

@@ -17,7 +17,10 @@ Kernel to browser; `n` is how many characters were sent so far, `seq` numbers th
 
 Browser to kernel, each with `view`, a name the view gave itself::
 
-    {"kind": "hydrate"}  {"kind": "ack", "n"}  {"kind": "text", "part"}  {"kind": "stop"}  {"kind": "bye"}
+    {"kind": "hydrate"}         opens the view, or brings it up after a gap
+    {"kind": "ack", "n"}        at most every half second
+    {"kind": "text", "part"}    asks for a closed part's whole text
+    {"kind": "stop"}  {"kind": "bye"}
 
 Callbacks of a comm may come on any thread, so they only `call_soon_threadsafe`.
 """
@@ -70,10 +73,8 @@ class TranscriptView(anywidget.AnyWidget):
         Called on the loop's thread when somebody presses Stop.
     reload
         Returns a closed part's whole text by its id, for "show all" of what the view let go.
-    first_step
-        Number of the first model call that will be fed.
     state
-        Where events are kept; give one to change its limits.
+        Where events are kept; give one to change its limits, or to go on behind a history.
     loop
         The loop that runs the session; the running one when None.
     """
@@ -95,11 +96,10 @@ class TranscriptView(anywidget.AnyWidget):
         usable: int | None = None,
         on_stop: Callable[[], object] | None = None,
         reload: Callable[[str], str] | None = None,
-        first_step: int = 1,
         state: TranscriptState | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.state = state or TranscriptState(first_step=first_step)
+        self.state = state or TranscriptState()
         self.usable = usable
         self.on_stop = on_stop
         self._reload = reload
@@ -160,12 +160,13 @@ class TranscriptView(anywidget.AnyWidget):
     def _take_status(self, event: RunStatus) -> None:
         self.flush()
         self._update_facts()
-        self.status = {
+        facts: dict[str, Any] = {
             "state": event.state,
             "attempt": event.attempt,
             "message": printable(event.message or ""),
             "next_ms": event.next_ms,
         }
+        self.status = facts
 
     def _update_facts(self) -> None:
         state = self.state
@@ -242,6 +243,8 @@ class TranscriptView(anywidget.AnyWidget):
                 self._send_text(str(content.get("part", "")))
             case "bye":
                 self._views.pop(view, None)
+            case _:
+                pass  # a newer browser side may say more
 
     def _open_view(self, view: str) -> None:
         """Answer a view that begins or found a gap; the answer reaches, and suits, every view."""
@@ -261,10 +264,8 @@ class TranscriptView(anywidget.AnyWidget):
         self._catch_up()
 
     def _send_text(self, part_id: str) -> None:
-        if self._reload is None:
-            text = self.state.text(part_id)
-        else:
-            text = self._reload(part_id)
+        read = self._reload or self.state.text
+        text = read(part_id)
         self.send({"kind": "text", "part": part_id, "s": printable(text)})
 
 
