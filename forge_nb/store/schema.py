@@ -93,8 +93,10 @@ session = sa.Table(
     _int("time_updated"),
     *_origin(),
     _int("has_local_rows", nullable=False),
-    sa.Column("data", sa.JSON, nullable=False),
-    sa.Column("data_imported", sa.JSON),  # set when an imported session's row is changed here
+    sa.Column("data", sa.JSON(none_as_null=True), nullable=False),
+    sa.Column(
+        "data_imported", sa.JSON(none_as_null=True)
+    ),  # set when an imported session's row is changed here
     sa.Index(None, "tenant_id", "rev"),
     sa.Index(None, "tenant_id", "parent_id"),
 )
@@ -122,7 +124,7 @@ message = sa.Table(
     _int("time_created"),
     _int("time_completed"),
     *_origin(),
-    sa.Column("data", sa.JSON, nullable=False),
+    sa.Column("data", sa.JSON(none_as_null=True), nullable=False),
     sa.Index(None, "tenant_id", "session_id", "seq", unique=True),
     sa.Index(None, "tenant_id", "rev"),
 )
@@ -156,9 +158,9 @@ part = sa.Table(
     _int("attempt", nullable=False),
     _int("discarded", nullable=False),
     _text("cost_source"),
-    sa.Column("prices", sa.JSON),
+    sa.Column("prices", sa.JSON(none_as_null=True)),
     *_origin(),
-    sa.Column("data", sa.JSON, nullable=False),
+    sa.Column("data", sa.JSON(none_as_null=True), nullable=False),
     sa.Index(None, "tenant_id", "session_id", "message_id", "seq"),
     sa.Index(None, "tenant_id", "rev"),
 )
@@ -180,7 +182,7 @@ usage = sa.Table(
     _real("cost_usd"),
     _real("cost_recorded_usd"),
     _text("cost_source"),
-    sa.Column("prices", sa.JSON),
+    sa.Column("prices", sa.JSON(none_as_null=True)),
     _int("started_ms"),
     _int("finished_ms"),
     _text("origin_id"),  # first record of the same call, on a fork's copy
@@ -199,7 +201,7 @@ event = sa.Table(
     _text("entity_id", nullable=False),
     _text("state"),  # a part's status, a message's finish, a prompt's state
     _int("time_ms", nullable=False),
-    sa.Column("data", sa.JSON),  # only with event_log="full"
+    sa.Column("data", sa.JSON(none_as_null=True)),  # only with event_log="full"
 )
 
 tombstone = sa.Table(

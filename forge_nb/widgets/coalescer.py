@@ -66,6 +66,8 @@ class Coalescer:
         """Collect more text of an open part; `off` is in UTF-16 units."""
         run = self._texts.get(part_id)
         if run is None or run.next != off:
+            if run is not None:
+                run.seal()
             op: Op = {"kind": "d", "part": part_id, "off": off, "s": ""}
             run = self._texts[part_id] = _Run(op, off)
             self._ops.append(op)
@@ -120,7 +122,7 @@ class Coalescer:
 
     def _seal(self) -> None:
         for run in self._texts.values():
-            run.op["s"] = "".join(run.pieces)
+            run.seal()
         self._texts.clear()
 
     def _schedule(self) -> None:
@@ -136,3 +138,7 @@ class _Run:
         self.op = op
         self.next = off
         self.pieces: list[str] = []
+
+    def seal(self) -> None:
+        """Put the text into the operation."""
+        self.op["s"] = "".join(self.pieces)

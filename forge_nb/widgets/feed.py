@@ -285,7 +285,7 @@ class TranscriptState:
         whole = printable(item["text"])
         item["text"], item["off"] = tail_of(whole, self._keep_chars)
         if item["kind"] == "text" and not item["off"] and self._is_markdown(entry):
-            item["nodes"] = to_nodes(whole)
+            item["nodes"], item["chars"] = to_nodes(whole), len(whole)
         self._closed.append((item["id"], len(item["text"])))
         self._closed_chars += len(item["text"])
         while self._closed_chars > self._total_chars and len(self._closed) > 1:

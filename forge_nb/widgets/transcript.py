@@ -294,4 +294,4 @@ def _weight(op: Op) -> int:
 
 def _item_weight(item: dict[str, Any]) -> int:
     texts = sum(len(item.get(key) or "") for key in ("text", "input", "output", "error"))
-    return OP_CHARS + texts + 64 * len(item.get("nodes") or ())
+    return OP_CHARS + texts + (0 if "text" in item else int(item.get("chars", 0)))
