@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from forge_nb.workbench import Conversation, Workbench
+    from forge_nb.conversation import Conversation
+    from forge_nb.workbench import Workbench
 
 __all__ = ["ForgeMagics", "load_ipython_extension", "unload_ipython_extension"]
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from forge_nb.events import Purpose, SyncEvent
+    from forge_nb.messages.assemble import Change
     from forge_nb.messages.stream import StreamEvent
     from forge_nb.providers.base import ModelRequest, Provider
     from forge_nb.session import Session
@@ -156,13 +157,11 @@ class Processor:
 
     async def _drain(self, request: ModelRequest) -> MessageError | None:
         """Feed the stream to the assembler; return the error that ended it, if any."""
-        delta, message_id = self.session.update_part_delta, self.message.id
         feed = self._assembler.feed
         async with aclosing(self._provider.stream(request)) as events:
             async for event in events:
                 if type(event) is TextDelta or type(event) is ReasoningDelta:
-                    for change in feed(event):
-                        delta(message_id, change)
+                    self._send(feed(event))
                 elif type(event) is StreamError:
                     return self._error_of(event)
                 else:
@@ -170,6 +169,12 @@ class Processor:
                 if self._running:
                     await self._collect_tools(wait=False)
         return None if self._assembler.step_finish is not None else _CUT
+
+    def _send(self, changes: list[Change]) -> None:
+        """Pass deltas on; an orphan made none."""
+        for change in changes:
+            if isinstance(change, AppendDelta):
+                self.session.update_part_delta(self.message.id, change)
 
     async def _take(self, event: StreamEvent) -> None:
         """Store what an event at a block's boundary changed."""

@@ -189,6 +189,16 @@ def test_old_messages_go_when_there_are_too_many_parts() -> None:
     assert [op["message"] for op in ops if op["kind"] == "gone"][-1] == "msg_n1"
 
 
+def test_one_message_with_too_many_parts_loses_its_oldest() -> None:
+    state, driver, ops = driven(TranscriptState(max_parts=2))
+
+    for number in range(4):
+        driver.text(f"prt_{number}", "x")
+
+    assert list(items(state)) == ["prt_2", "prt_3"]
+    assert [op["part"] for op in ops if op["kind"] == "gone"] == ["prt_0", "prt_1"]
+
+
 def test_the_text_of_a_model_is_a_tree_once_it_is_closed_and_a_persons_never() -> None:
     state = TranscriptState()
     driver = Driver(state.feed)

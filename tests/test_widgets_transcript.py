@@ -206,6 +206,23 @@ async def test_facts_are_traits_and_the_text_is_in_none_of_them(
     assert "maxsplit" not in repr(facts)
 
 
+async def test_a_retired_view_closes_when_the_last_browser_leaves(
+    opened: tuple[TranscriptView, Driver, Browser],
+) -> None:
+    view, _, browser = opened
+    closed: list[bool] = []
+    view.close = lambda: closed.append(True)
+    browser.say("hydrate", view="v1")
+    browser.say("hydrate", view="v2")
+
+    view.retire()
+    browser.say("bye", view="v1")
+    assert closed == []
+    browser.say("bye", view="v2")
+
+    assert closed == [True]
+
+
 def test_a_view_has_the_same_repr_every_time() -> None:
     assert repr(TranscriptView("ses_1")) == "TranscriptView(session_id='ses_1')"
 

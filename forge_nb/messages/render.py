@@ -165,7 +165,7 @@ def _is_media(mime: str) -> bool:
 
 
 def _is_sendable(message: AssistantMessage, parts: tuple[Part, ...], how: _Rendering) -> bool:
-    """A failed answer is left out, an aborted one is kept as far as it said something."""
+    """Leave a failed answer out; keep an aborted one as far as it said something."""
     if message.error is None:
         return True
     if message.error.name != ERROR_ABORTED:

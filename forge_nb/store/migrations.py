@@ -22,7 +22,7 @@ APPLICATION_ID = 0x466F_6E62
 """Marks a SQLite file as a forge_nb store ("Fonb")."""
 
 MIGRATIONS: Sequence[Callable[[sa.Connection], None]] = ()
-"""The step at index 0 leads from version 1 to 2, and so on; each runs in the caller's transaction."""
+"""The step at index 0 leads from version 1 to 2, and so on."""
 
 
 def upgrade(

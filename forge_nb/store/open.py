@@ -67,23 +67,36 @@ def open_store(
         folder = tempfile.TemporaryDirectory(prefix="forge-")
         path = Path(folder.name) / "memory.db"
         return _open(
-            path, ":memory:", tenant, clock, event_log, synchronous="OFF", close=folder.cleanup
+            path,
+            ":memory:",
+            tenant=tenant,
+            clock=clock,
+            event_log=event_log,
+            synchronous="OFF",
+            close=folder.cleanup,
         )
     if not name.strip() or "://" in name:
         msg = f"{name!r} is not a file; give a path such as forge.db"
         raise UsageError(msg)
     path = Path(name).expanduser()
     _check_file(path, must_exist=must_exist)
-    return _open(path, str(path), tenant, clock, event_log, synchronous=synchronous)
+    return _open(
+        path,
+        str(path),
+        tenant=tenant,
+        clock=clock,
+        event_log=event_log,
+        synchronous=synchronous,
+    )
 
 
 def _open(
     path: Path,
     url: str,
+    *,
     tenant: str,
     clock: Clock,
     event_log: EventLog,
-    *,
     synchronous: str,
     close: Callable[[], object] = lambda: None,
 ) -> SqlStore:
@@ -105,7 +118,7 @@ def _open(
         clock=clock,
         event_log=mode,
         path=str(path),
-        on_close=lambda: close() and None,
+        on_close=close,
     )
 
 

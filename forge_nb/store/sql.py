@@ -64,7 +64,7 @@ class SqlStore:
         clock: Clock,
         event_log: str,
         path: str,
-        on_close: Callable[[], None] = lambda: None,
+        on_close: Callable[[], object] = lambda: None,
     ) -> None:
         self.url = url
         self.tenant = tenant
@@ -157,7 +157,7 @@ class SqlStore:
         """Give a lease back."""
         table = schema.lease
         where = (*self._mine(table), table.c.session_id == session_id, table.c.owner == owner)
-        self._writer.submit(lambda c: c.execute(table.delete().where(*where)) and None).result()
+        self._writer.submit(lambda c: c.execute(table.delete().where(*where)).rowcount).result()
 
     # ------------------------------------------------------------------------------ reading
 

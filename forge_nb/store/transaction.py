@@ -156,7 +156,9 @@ class Transaction:
         kept = {"tenant_id", "id"}
         if is_local_change:
             kept |= {"origin_format", "origin_hash", "origin_id"}
-        update = {name: statement.excluded[name] for name in values if name not in kept}
+        update: dict[str, Any] = {
+            name: statement.excluded[name] for name in values if name not in kept
+        }
         if is_local_change:
             update["data_imported"] = sa.func.coalesce(table.c.data_imported, table.c.data)
         self._connection.execute(

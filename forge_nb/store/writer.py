@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Writer"]
 
 _BATCH_MAX = 256  # pieces of work in one transaction
-_Work = tuple["Callable[[sa.Connection], Any]", "Future[Any]"]
+_Work = tuple["Callable[[sa.Connection], Any]", "Future[Any]", bool]
 
 
 class Writer:
@@ -64,9 +64,7 @@ class Writer:
             msg = "the store is closed; open it again"
             raise StoreError(msg)
         future: Future[Any] = Future()
-        if alone:
-            future._forge_alone = True  # type: ignore[attr-defined]
-        self._queue.put((work, future))
+        self._queue.put((work, future, alone))
         return future
 
     def close(self) -> None:
@@ -100,7 +98,7 @@ class Writer:
     def _commit(self, connection: sa.Connection, batch: list[_Work]) -> None:
         try:
             with connection.begin():
-                results = [work(connection) for work, _ in batch]
+                results = [work(connection) for work, _, _ in batch]
         except BaseException as error:  # noqa: BLE001  the caller's thread gets it
             if len(batch) == 1:
                 batch[0][1].set_exception(self._translate(error))
@@ -108,7 +106,7 @@ class Writer:
             for one in batch:
                 self._commit(connection, [one])
             return
-        for (_, future), result in zip(batch, results, strict=True):
+        for (_, future, _), result in zip(batch, results, strict=True):
             future.set_result(result)
 
 
@@ -116,7 +114,7 @@ def _groups(batch: list[_Work]) -> list[list[_Work]]:
     """Part a batch so that work which can run only once stands alone; order is kept."""
     groups: list[list[_Work]] = [[]]
     for work in batch:
-        if getattr(work[1], "_forge_alone", False):
+        if work[2]:
             groups += [[work], []]
         else:
             groups[-1].append(work)

@@ -160,7 +160,7 @@ class TranscriptState:
     output_chars
         How much of each tool output is kept, from its end.
     max_parts
-        How many parts are kept; whole messages go, oldest first.
+        How many parts are kept; the oldest messages go first, as a whole.
     before
         History that is not shown, oldest first; steps are numbered and boundaries measured after
         it.
@@ -389,7 +389,7 @@ class TranscriptState:
         return [{"kind": "gone", "message": message_id}]
 
     def _let_go(self) -> list[Op]:
-        """Drop the oldest messages when there are too many parts; what they cost stays counted."""
+        """Drop what is oldest when there are too many parts; what it cost stays counted."""
         gone: list[Op] = []
         while len(self._parts) > self._max_parts and len(self._messages) > 1:
             oldest = next(iter(self._messages))
@@ -398,6 +398,11 @@ class TranscriptState:
                 del self._parts[part_id]
                 self.older += 1
             gone.append({"kind": "gone", "message": oldest, "older": self.older})
+        while len(self._parts) > self._max_parts:  # all of one message
+            oldest = next(iter(self._parts))
+            self._parts_of[self._parts.pop(oldest).message_id].remove(oldest)
+            self.older += 1
+            gone.append({"kind": "gone", "part": oldest, "older": self.older})
         return gone
 
     # --------------------------------------------------------------------------- reading

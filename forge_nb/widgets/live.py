@@ -75,7 +75,7 @@ class LiveDisplay:
             From `transcript_html` and `transcript_text`.
         """
         if self.view is not None:
-            self.view.flush()
+            self.view.retire()
         if self._handle is not None:
             self._handle.update({"text/html": html, "text/plain": text}, raw=True)
         elif self._printer is not None:

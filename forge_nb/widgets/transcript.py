@@ -108,6 +108,7 @@ class TranscriptView(anywidget.AnyWidget):
         self._views: dict[str, _Peer] = {}
         self._sent = 0
         self._seq = 0
+        self._is_retired = False
         self._stale = False  # whether the browser lacks something that only a snapshot brings
         super().__init__(session_id=session_id, title=printable(title))
         self._update_facts()
@@ -143,6 +144,16 @@ class TranscriptView(anywidget.AnyWidget):
         """Send what waits, now: a cell is about to end, or to block the loop."""
         if self._views:
             self._frames().flush()
+
+    def retire(self) -> None:
+        """Close the widget once no browser shows it: something else has taken its place."""
+        self.flush()
+        self._is_retired = True
+        self._close_if_unseen()
+
+    def _close_if_unseen(self) -> None:
+        if self._is_retired and not self._views:
+            self.close()
 
     def _collect(self, ops: list[Op]) -> None:
         frames = self._frames()
@@ -243,6 +254,7 @@ class TranscriptView(anywidget.AnyWidget):
                 self._send_text(str(content.get("part", "")))
             case "bye":
                 self._views.pop(view, None)
+                self._close_if_unseen()
             case _:
                 pass  # a newer browser side may say more
 

@@ -150,6 +150,10 @@ def test_the_live_view_becomes_a_transcript_that_needs_no_kernel(page: Page, lab
         "shown = LiveDisplay(view)\nshown.start()\ntour(driver)\nstopped(driver)\n"
         "messages = driver.messages()\n"
         "shown.finish(transcript_html(messages), transcript_text(messages))",
+        "for _ in range(100):\n"
+        "    await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0.02))])\n"
+        "    if view.comm is None: break\n"
+        "print(view.comm is None)",
     )
     open_notebook(page, lab, "static.ipynb")
 
@@ -160,3 +164,4 @@ def test_the_live_view_becomes_a_transcript_that_needs_no_kernel(page: Page, lab
     assert set(bundle) == {"text/html", "text/plain"}
     assert "Going on behind the boundary." in "".join(bundle["text/plain"])
     assert page.locator(".fnb-live").count() == 0
+    assert printed(page, 1).strip() == "True"
