@@ -41,7 +41,14 @@ if TYPE_CHECKING:
     from forge_nb.messages.message import MessageWithParts
     from forge_nb.messages.parts import Part
 
-__all__ = ["ModelMessage", "ModelPart", "ModelPartKind", "input_text", "to_model_messages"]
+__all__ = [
+    "ModelMessage",
+    "ModelPart",
+    "ModelPartKind",
+    "ToolSpec",
+    "input_text",
+    "to_model_messages",
+]
 
 ModelPartKind = Literal["text", "reasoning", "tool", "file", "compaction", "subtask"]
 
@@ -73,6 +80,15 @@ class ModelMessage(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     role: Literal["user", "assistant"]
     parts: tuple[ModelPart, ...]
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is told of a tool."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    """JSON schema of the input."""
 
 
 class _Rendering(msgspec.Struct, frozen=True):

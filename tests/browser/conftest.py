@@ -1,4 +1,4 @@
-"""One JupyterLab and one browser for all tests here; a fresh page for each."""
+"""One JupyterLab for all tests here, a browser for each module, a fresh page for each test."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """A running Chromium."""
+    """A running Chromium, for one module: Playwright's loop runs until it ends.
+
+    While it runs no other loop can, and other modules have asynchronous tests.
+    """
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)

@@ -1,0 +1,291 @@
+"""Hold a store against its own rules, and say what is wrong and what is merely odd.
+
+A rule that our own writing must keep gives a ``failure`` when it is broken. What an imported
+recording brought along (a tool that never ended, a total that does not add up) is a ``note``: the
+store keeps recordings as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from forge_nb.errors import ForgeError
+from forge_nb.messages.codec import session_from_dict
+from forge_nb.messages.parts import is_open
+from forge_nb.projection import message_columns, part_columns, session_columns
+from forge_nb.store import schema
+from forge_nb.store.rows import message_of, part_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from forge_nb.store.sql import SqlStore
+
+__all__ = ["Finding", "verify"]
+
+_SUMS = (*schema.TYPED_TOKENS, "cost_usd", "cost_recorded_usd")
+_TOKENS = schema.TYPED_TOKENS[:5]
+_CLOSE = 1e-9  # relative: sums of the same numbers in another order
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong or odd."""
+
+    level: Literal["failure", "note"]
+    code: str
+    """Which rule: seq, parent, orphan, open, sums, usage, tokens, columns, unreadable, rollup,
+    log."""
+    session_id: str
+    detail: str
+
+
+class _Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of one session, each table in the order of `seq`."""
+
+    session: Any
+    messages: Sequence[Any]
+    parts: Sequence[Any]
+    usage: Sequence[Any]
+    log: Sequence[int]
+    """Numbers that have a log entry."""
+    has_log: bool
+
+    def finding(self, code: str, detail: str, *, row: Any = None) -> Finding:
+        """Return a failure, or a note when the row that it is about was imported."""
+        is_imported = row is not None and row.origin_format is not None
+        level: Literal["failure", "note"] = "note" if is_imported else "failure"
+        return Finding(level=level, code=code, session_id=self.session.id, detail=detail)
+
+
+def verify(store: SqlStore) -> list[Finding]:
+    """Check every session of the store's tenant; an empty list means that all is well.
+
+    Parameters
+    ----------
+    store
+        An open store. Each session is read in one read-only transaction.
+    """
+    table = schema.session
+    readers = store.engine.execution_options(forge_readonly=True)
+    with readers.connect() as connection, connection.begin():
+        mine = sa.select(table.c.id).where(table.c.tenant_id == store.tenant).order_by(table.c.id)
+        ids = connection.scalars(mine).all()
+    findings: list[Finding] = []
+    for session_id in ids:
+        with readers.connect() as connection, connection.begin():
+            rows = _read(connection, store, session_id)
+        if rows is not None:
+            findings += (finding for check in _CHECKS for finding in check(rows))
+    return findings
+
+
+def _read(connection: sa.Connection, store: SqlStore, session_id: str) -> _Rows | None:
+    """Read a session; None when it was removed in the meantime."""
+
+    def rows(table: sa.Table) -> Sequence[Any]:
+        where = (table.c.tenant_id == store.tenant, table.c.session_id == session_id)
+        return connection.execute(sa.select(table).where(*where).order_by(table.c.seq)).all()
+
+    head, log = schema.session, schema.event
+    session = connection.execute(
+        sa.select(head).where(head.c.tenant_id == store.tenant, head.c.id == session_id)
+    ).first()
+    if session is None:
+        return None
+    numbers = sa.select(log.c.seq).where(
+        log.c.tenant_id == store.tenant, log.c.session_id == session_id
+    )
+    return _Rows(
+        session=session,
+        messages=rows(schema.message),
+        parts=rows(schema.part),
+        usage=rows(schema.usage),
+        log=connection.scalars(numbers.order_by(log.c.seq)).all(),
+        has_log=store.event_log != "off",
+    )
+
+
+# ------------------------------------------------------------------------------------- order
+
+
+def _check_order(rows: _Rows) -> Iterator[Finding]:
+    taken: dict[int, str] = {}
+    for kind, table in (("message", rows.messages), ("part", rows.parts), ("usage", rows.usage)):
+        for row in table:
+            name = f"{kind} {row.id!r}"
+            if row.seq in taken:
+                yield rows.finding("seq", f"{name} has seq {row.seq}, and so has {taken[row.seq]}")
+            if not 1 <= row.seq <= rows.session.seq:
+                last = rows.session.seq
+                yield rows.finding("seq", f"{name} has seq {row.seq}, the session's last is {last}")
+            taken[row.seq] = name
+
+
+def _check_parents(rows: _Rows) -> Iterator[Finding]:
+    seqs = {row.id: row.seq for row in rows.messages}
+    for row in rows.messages:
+        if row.parent_id is not None and row.parent_id not in seqs:
+            detail = f"message {row.id!r} answers {row.parent_id!r}, which is not stored"
+            yield rows.finding("parent", detail, row=row)
+    for row in rows.parts:
+        if row.message_id not in seqs:
+            yield rows.finding("orphan", f"part {row.id!r} has no message {row.message_id!r}")
+        elif row.seq < seqs[row.message_id]:
+            yield rows.finding("seq", f"part {row.id!r} stands before its message")
+
+
+def _check_closed(rows: _Rows) -> Iterator[Finding]:
+    completed = {row.id for row in rows.messages if row.time_completed is not None}
+    for row, part in _read_all(rows.parts, part_of):
+        if row.message_id in completed and is_open(part):
+            detail = f"part {row.id!r} is open in message {row.message_id!r}, which has ended"
+            yield rows.finding("open", detail, row=row)
+
+
+# ------------------------------------------------------------------------------------- usage
+
+
+def _check_sums(rows: _Rows) -> Iterator[Finding]:
+    for name in _SUMS:
+        known = [value for row in rows.usage if (value := getattr(row, name)) is not None]
+        total, stored = (sum(known) if known else None), getattr(rows.session, name)
+        if not _equal(total, stored):
+            detail = f"{name} is {stored!r} in the session's row, its usage adds up to {total!r}"
+            yield rows.finding("sums", detail)
+
+
+def _check_usage(rows: _Rows) -> Iterator[Finding]:
+    billed = {row.id: row for row in rows.usage}
+    for part in _step_finishes(rows):
+        row = billed.get(part.id)
+        if row is None:
+            yield rows.finding("usage", f"step-finish {part.id!r} has no usage record", row=part)
+        elif _tokens(row) != _tokens(part):
+            detail = (
+                f"step-finish {part.id!r} has tokens {_tokens(part)}, "
+                f"its usage record has {_tokens(row)}"
+            )
+            yield rows.finding("usage", detail, row=part)
+
+
+def _check_tokens(rows: _Rows) -> Iterator[Finding]:
+    last = {part.message_id: part for part in _step_finishes(rows) if not part.discarded}
+    for row in rows.messages:
+        part = last.get(row.id)
+        if part is not None and row.finish is not None and _tokens(part) != _tokens(row):
+            detail = (
+                f"message {row.id!r} has tokens {_tokens(row)}, "
+                f"its last step-finish has {_tokens(part)}"
+            )
+            yield rows.finding("tokens", detail, row=row)
+
+
+def _check_rollup(rows: _Rows) -> Iterator[Finding]:
+    """Compare what an imported session says of itself with what its records add up to."""
+    said = rows.session.data
+    if rows.session.origin_format is None or not isinstance(said, dict):
+        return
+    recorded = rows.session.cost_recorded_usd
+    if said.get("cost") is not None and not _equal(said["cost"], recorded or 0):
+        detail = f"the recording says it cost {said['cost']!r}, its steps add up to {recorded!r}"
+        yield rows.finding("rollup", detail, row=rows.session)
+    tokens = said.get("tokens")
+    for kind in ("input", "output", "reasoning") if isinstance(tokens, dict) else ():
+        total = getattr(rows.session, f"tokens_{kind}")
+        if tokens.get(kind) is not None and tokens[kind] != (total or 0):
+            detail = f"the recording says {tokens[kind]} {kind} tokens, its steps have {total}"
+            yield rows.finding("rollup", detail, row=rows.session)
+
+
+# ------------------------------------------------------------------------------------ columns
+
+
+def _check_columns(rows: _Rows) -> Iterator[Finding]:
+    session = [rows.session]
+    yield from _compare(rows, "session", session, _session_of, session_columns)
+    yield from _compare(rows, "message", rows.messages, message_of, message_columns)
+    yield from _compare(rows, "part", rows.parts, part_of, part_columns)
+
+
+def _compare(
+    rows: _Rows,
+    kind: str,
+    table: Iterable[Any],
+    read: Callable[[Any], Any],
+    derive: Callable[[Any], dict[str, Any]],
+) -> Iterator[Finding]:
+    """Derive the typed columns of each row once more from its `data`."""
+    for row in table:
+        try:
+            derived = derive(read(row))
+        except ForgeError as error:
+            yield rows.finding("unreadable", f"{kind} {row.id!r}: {error}")
+            continue
+        for name, value in derived.items():
+            stored = getattr(row, name)
+            if stored != value:
+                detail = f"{kind} {row.id!r}: column {name} is {stored!r}, data gives {value!r}"
+                yield rows.finding("columns", detail)
+
+
+def _session_of(row: Any) -> Any:
+    return session_from_dict(row.data)
+
+
+def _check_log(rows: _Rows) -> Iterator[Finding]:
+    if not rows.has_log:
+        return
+    logged = set(rows.log)
+    for kind, table in (("message", rows.messages), ("part", rows.parts), ("usage", rows.usage)):
+        for row in table:
+            if row.seq not in logged:
+                detail = f"{kind} {row.id!r} has seq {row.seq}, which the log does not know"
+                yield rows.finding("log", detail)
+    missing = rows.session.seq - len(logged)
+    if missing:
+        detail = f"{missing} of the session's {rows.session.seq} events are not in the log"
+        yield rows.finding("log", detail)
+
+
+# ------------------------------------------------------------------------------------ helpers
+
+
+def _read_all(table: Iterable[Any], read: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield rows with their values; the unreadable ones are told by `_check_columns`."""
+    for row in table:
+        try:
+            value = read(row)
+        except ForgeError:
+            continue
+        yield row, value
+
+
+def _step_finishes(rows: _Rows) -> Iterator[Any]:
+    return (row for row in rows.parts if row.type == "step-finish")
+
+
+def _tokens(row: Any) -> tuple[int | None, ...]:
+    return tuple(getattr(row, name) for name in _TOKENS)
+
+
+def _equal(left: float | None, right: float | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return math.isclose(left, right, rel_tol=_CLOSE, abs_tol=_CLOSE)
+
+
+_CHECKS: tuple[Callable[[_Rows], Iterator[Finding]], ...] = (
+    _check_order,
+    _check_parents,
+    _check_closed,
+    _check_sums,
+    _check_usage,
+    _check_tokens,
+    _check_rollup,
+    _check_columns,
+    _check_log,
+)

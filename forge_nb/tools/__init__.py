@@ -1,0 +1,3 @@
+"""What a model may call."""
+
+__all__: list[str] = []
