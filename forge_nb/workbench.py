@@ -28,7 +28,7 @@ from forge_nb.session import Session
 from forge_nb.settings import Settings
 from forge_nb.store.open import open_store
 from forge_nb.store.verify import verify
-from forge_nb.tools.registry import ToolRegistry
+from forge_nb.tools.registry import Tool, ToolRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from forge_nb.exchange.report import ImportReport
     from forge_nb.store.base import Store, StoredSession
     from forge_nb.store.verify import Finding
-    from forge_nb.tools.registry import Tool
 
 __all__ = ["Workbench"]
 
@@ -274,7 +273,7 @@ class Workbench:
             )
             raise UsageError(msg)
         provider, ref = resolve_model(spec)
-        own = [*self._tools, *getattr(provider, "tools", ())]
+        own = [*map(Tool, getattr(provider, "tools", ())), *self._tools]
         return RunSetup(provider, ref, ToolRegistry(own), self.settings)
 
     async def run(

@@ -156,7 +156,7 @@ def test_the_plain_twin_reads_like_the_page() -> None:
     ]
 
 
-@pytest.mark.parametrize("max_parts", [1, 5])
+@pytest.mark.parametrize("max_parts", [3, 6])
 def test_older_messages_are_left_out_and_said_to_be(max_parts: int) -> None:
     driver = Driver(lambda _event: None)
     tour(driver)

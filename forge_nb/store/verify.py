@@ -8,6 +8,7 @@ store keeps recordings as they are.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -21,7 +22,7 @@ from forge_nb.store import schema
 from forge_nb.store.rows import message_of, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from forge_nb.store.sql import SqlStore
 
@@ -193,8 +194,8 @@ def _check_rollup(rows: _Rows) -> Iterator[Finding]:
     if said.get("cost") is not None and not _equal(said["cost"], recorded or 0):
         detail = f"the recording says it cost {said['cost']!r}, its steps add up to {recorded!r}"
         yield rows.finding("rollup", detail, row=rows.session)
-    tokens = said.get("tokens")
-    for kind in ("input", "output", "reasoning") if isinstance(tokens, dict) else ():
+    tokens = said.get("tokens") or {}
+    for kind in ("input", "output", "reasoning"):
         total = getattr(rows.session, f"tokens_{kind}")
         if tokens.get(kind) is not None and tokens[kind] != (total or 0):
             detail = f"the recording says {tokens[kind]} {kind} tokens, its steps have {total}"
@@ -205,35 +206,28 @@ def _check_rollup(rows: _Rows) -> Iterator[Finding]:
 
 
 def _check_columns(rows: _Rows) -> Iterator[Finding]:
-    session = [rows.session]
-    yield from _compare(rows, "session", session, _session_of, session_columns)
-    yield from _compare(rows, "message", rows.messages, message_of, message_columns)
-    yield from _compare(rows, "part", rows.parts, part_of, part_columns)
-
-
-def _compare(
-    rows: _Rows,
-    kind: str,
-    table: Iterable[Any],
-    read: Callable[[Any], Any],
-    derive: Callable[[Any], dict[str, Any]],
-) -> Iterator[Finding]:
     """Derive the typed columns of each row once more from its `data`."""
-    for row in table:
-        try:
-            derived = derive(read(row))
-        except ForgeError as error:
-            yield rows.finding("unreadable", f"{kind} {row.id!r}: {error}")
-            continue
-        for name, value in derived.items():
-            stored = getattr(row, name)
-            if stored != value:
-                detail = f"{kind} {row.id!r}: column {name} is {stored!r}, data gives {value!r}"
-                yield rows.finding("columns", detail)
+    derivations: tuple[tuple[str, Iterable[Any], Callable[[Any], dict[str, Any]]], ...] = (
+        ("session", [rows.session], lambda row: session_columns(session_from_dict(row.data))),
+        ("message", rows.messages, lambda row: message_columns(message_of(row))),
+        ("part", rows.parts, lambda row: part_columns(part_of(row))),
+    )
+    for kind, table, derive in derivations:
+        for row in table:
+            try:
+                derived = derive(row)
+            except ForgeError as error:
+                yield rows.finding("unreadable", f"{kind} {row.id!r}: {error}")
+                continue
+            yield from _compare(rows, f"{kind} {row.id!r}", row, derived)
 
 
-def _session_of(row: Any) -> Any:
-    return session_from_dict(row.data)
+def _compare(rows: _Rows, name: str, row: Any, derived: dict[str, Any]) -> Iterator[Finding]:
+    for column, value in derived.items():
+        stored = getattr(row, column)
+        if stored != value:
+            detail = f"{name}: column {column} is {stored!r}, data gives {value!r}"
+            yield rows.finding("columns", detail)
 
 
 def _check_log(rows: _Rows) -> Iterator[Finding]:

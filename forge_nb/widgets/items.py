@@ -45,6 +45,7 @@ __all__ = [
     "seconds_text",
     "tail_of",
     "units",
+    "whole_text",
 ]
 
 Item = dict[str, Any]
@@ -118,6 +119,17 @@ def cost_text(usd: float | None) -> str:
     if usd == 0:
         return "$0"
     return f"${usd:.2f}" if usd >= CENT_USD * 10 else f"${usd:.4f}"
+
+
+def whole_text(part: Part) -> str:
+    """Return what a part says in full: its text, or a tool's output or error; else nothing."""
+    match part:
+        case TextPart() | ReasoningPart():
+            return part.text
+        case ToolPart(state=ToolCompleted(output=said) | ToolFailed(error=said)):
+            return said
+        case _:
+            return ""
 
 
 def message_item(message: Message) -> Item:

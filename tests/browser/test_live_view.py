@@ -165,3 +165,24 @@ def test_the_live_view_becomes_a_transcript_that_needs_no_kernel(page: Page, lab
     assert "Going on behind the boundary." in "".join(bundle["text/plain"])
     assert page.locator(".fnb-live").count() == 0
     assert printed(page, 1).strip() == "True"
+
+
+def test_the_keyboard_scrolls_and_folds_and_stays_in_the_cell(page: Page, lab: Lab) -> None:
+    lab.write_notebook("keys.ipynb", SHOW, "tour(driver)\nstopped(driver)", "pass", "pass")
+    open_notebook(page, lab, "keys.ipynb")
+    run_all(page)
+    page.wait_for_selector("[data-part=prt_b]")
+    active = "() => jupyterapp.shell.currentWidget.content.activeCellIndex"
+    fold = page.locator(".fnb-reasoning summary")
+
+    fold.focus()
+    before = page.evaluate(active)
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.fnb-reasoning details').open")
+    page.locator(".fnb-log").focus()
+    page.keyboard.press("Home")
+    page.wait_for_function("() => document.querySelector('.fnb-log').scrollTop === 0")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("() => document.querySelector('.fnb-log').scrollTop > 0")
+
+    assert page.evaluate(active) == before

@@ -16,6 +16,7 @@ const TOOL_STATES = {
 const CHIP_ICONS = { file: "▤", agent: "@", subtask: "↳", patch: "±", unknown: "?" };
 const ACK_MS = 500;
 const MAX_UNITS = 200_000; // of one text on the page
+const KEYS = new Set(["ArrowUp", "ArrowDown", "PageUp", "PageDown", "Home", "End", "Enter", " "]);
 const MAX_PIECES = 400; // text nodes of one text before they are joined
 
 const count = (n) => (n == null ? "—" : n.toLocaleString("en-US"));
@@ -360,9 +361,20 @@ class View {
     this.stick = true;
     this.log.addEventListener("scroll", () => {
       const { scrollTop, scrollHeight, clientHeight } = this.log;
-      this.stick = scrollHeight - scrollTop - clientHeight < 40;
+      if (clientHeight) this.stick = scrollHeight - scrollTop - clientHeight < 40;
     });
+    // JupyterLab takes cells that are out of sight off the page, and their place is lost
+    this.sizes = new ResizeObserver(() => this.follow());
+    this.sizes.observe(this.log);
     this.timer = setInterval(() => this.tick(), 200);
+    // JupyterLab hears keys before the page does, and would leave the cell on an arrow
+    this.onKey = (event) => {
+      if (!this.root.contains(event.target)) return;
+      const own = KEYS.has(event.key) && !(event.ctrlKey || event.metaKey || event.altKey);
+      if (own) event.target.setAttribute("data-lm-suppress-shortcuts", "true");
+      else event.target.removeAttribute("data-lm-suppress-shortcuts");
+    };
+    window.addEventListener("keydown", this.onKey, true);
   }
 
   reset() { this.messages = new Map(); this.parts = new Map(); }
@@ -492,7 +504,9 @@ class View {
 
   close() {
     clearInterval(this.timer);
+    window.removeEventListener("keydown", this.onKey, true);
     cancelAnimationFrame(this.following);
+    this.sizes.disconnect();
     try { this.send({ kind: "bye" }); } catch { /* the kernel is gone; nobody waits for this */ }
   }
 }

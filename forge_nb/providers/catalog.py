@@ -1,0 +1,109 @@
+"""Prices and windows of models, from the published tables of genai-prices; never from the network.
+
+An unknown model has no price and no window, not a price of 0. Where a price has tiers, the whole
+call is billed at the tier of its context, as the providers do.
+"""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from forge_nb.messages.usage import ModelLimits, UnitPrices
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+__all__ = ["limits_for", "prices_for"]
+
+
+def prices_for(
+    provider_id: str | None,
+    model_id: str | None,
+    *,
+    at_ms: int | None = None,
+    context_tokens: int = 0,
+) -> UnitPrices | None:
+    """Return a model's unit prices in US dollars per million tokens; None when unknown.
+
+    Parameters
+    ----------
+    provider_id, model_id
+        As the provider names them.
+    at_ms
+        When the call was made, milliseconds UTC: prices change. None for now's table.
+    context_tokens
+        Input tokens of the call, cache included; chooses the tier.
+    """
+    if provider_id is None or model_id is None:
+        return None
+    day = None if at_ms is None else at_ms // 86_400_000
+    found = _model_price(provider_id, model_id, day)
+    if found is None:
+        return None
+    price, source = found
+
+    def unit(name: str) -> float | None:
+        return _unit(getattr(price, name, None), context_tokens)
+
+    return UnitPrices(
+        input=unit("input_mtok"),
+        output=unit("output_mtok"),
+        reasoning=unit("output_reasoning_mtok"),
+        cache_read=unit("cache_read_mtok"),
+        cache_write=unit("cache_write_mtok"),
+        source=source,
+    )
+
+
+def limits_for(provider_id: str | None, model_id: str | None) -> ModelLimits:
+    """Return a model's window; every field None when unknown."""
+    if provider_id is None or model_id is None:
+        return ModelLimits()
+    model = _find(provider_id, model_id)
+    return ModelLimits(context=None if model is None else model.context_window)
+
+
+@functools.lru_cache(maxsize=4096)
+def _model_price(provider_id: str, model_id: str, day: int | None) -> tuple[Any, str] | None:
+    from importlib.metadata import version  # noqa: PLC0415  only where a price is asked
+
+    model = _find(provider_id, model_id)
+    if model is None:
+        return None
+    moment = _first_moment(day)
+    price = model.get_prices(moment)
+    return price, f"genai-prices {version('genai-prices')}"
+
+
+def _first_moment(day: int | None) -> datetime:
+    """Return the start of a day; the newest table for None."""
+    return (
+        datetime.max.replace(tzinfo=UTC)
+        if day is None
+        else datetime.fromtimestamp(day * 86_400, tz=UTC)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _find(provider_id: str, model_id: str) -> Any:
+    """Return the table's entry of a model, None when it has none."""
+    from genai_prices.data_snapshot import get_snapshot
+
+    try:
+        _, model = get_snapshot().find_provider_model(model_id, None, provider_id, None)
+    except LookupError:
+        return None
+    return model
+
+
+def _unit(price: Any, context_tokens: int) -> float | None:
+    """Return a price of one kind; of the tier that the context falls into."""
+    if price is None:
+        return None
+    base: Decimal | float = getattr(price, "base", price)
+    for tier in getattr(price, "tiers", ()):
+        if context_tokens > tier.start:
+            base = tier.price
+    return float(base)

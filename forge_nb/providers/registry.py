@@ -1,0 +1,64 @@
+"""From ``provider:model`` to a provider that answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+from forge_nb.errors import UsageError
+from forge_nb.messages.parts import ModelRef
+from forge_nb.providers.scripted import ScriptedProvider
+from forge_nb.providers.scripts import make_script
+from forge_nb.providers.tape import TapeProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forge_nb.providers.base import Provider
+
+__all__ = ["register_provider", "resolve_model"]
+
+
+def _scripted(model: str) -> Provider:
+    name, _, query = model.partition("?")
+    return ScriptedProvider(make_script(name, dict(parse_qsl(query))))
+
+
+def _tape(model: str) -> Provider:
+    return TapeProvider(model)
+
+
+_FACTORIES: dict[str, Callable[[str], Provider]] = {"scripted": _scripted, "tape": _tape}
+
+
+def register_provider(name: str, factory: Callable[[str], Provider]) -> None:
+    """Make ``name:model`` mean what the factory makes of the model.
+
+    Parameters
+    ----------
+    name
+        What stands before the colon.
+    factory
+        Takes what stands behind it.
+    """
+    _FACTORIES[name] = factory
+
+
+def resolve_model(spec: str) -> tuple[Provider, ModelRef]:
+    """Return the provider and the model that a text like ``scripted:tour`` means.
+
+    Raises
+    ------
+    UsageError
+        When there is no such provider or model.
+
+    Examples
+    --------
+    >>> resolve_model("scripted:hello")[1].model_id
+    'hello'
+    """
+    name, colon, model = spec.partition(":")
+    if not colon or not model or name not in _FACTORIES:
+        msg = f"{spec!r} is no model; write PROVIDER:MODEL with one of {sorted(_FACTORIES)}"
+        raise UsageError(msg, spec=spec)
+    return _FACTORIES[name](model), ModelRef(provider_id=name, model_id=model)
