@@ -62,8 +62,12 @@ def test_rows_are_there_after_reopening(path: Path) -> None:
     assert [(event.seq, event.rev) for event in committed] == [(8, 8)]
 
 
-@pytest.mark.parametrize(("mode", "entries", "payloads"), [("slim", 3, 0), ("full", 3, 3), ("off", 0, 0)])
-def test_the_log_keeps_what_its_mode_says(path: Path, mode: Any, entries: int, payloads: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "entries", "payloads"), [("slim", 3, 0), ("full", 3, 3), ("off", 0, 0)]
+)
+def test_the_log_keeps_what_its_mode_says(
+    path: Path, mode: Any, entries: int, payloads: int
+) -> None:
     with open_store(path, event_log=mode) as store:
         store.apply([session(), asked("msg_a"), said("msg_a", "hi")]).result()
         with store.engine.connect() as connection:

@@ -8,7 +8,7 @@ tenant that every changed row carries, so that a reader can ask for what is new.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -120,6 +120,10 @@ class Store(Protocol):
 
     def imported_ids(self, session_id: str) -> frozenset[str]:
         """Return ids of the messages and parts of a session that were imported."""
+        ...
+
+    def imported_info(self, session_id: str) -> dict[str, Any] | None:
+        """Return an imported session's metadata as it came, when it was changed here since."""
         ...
 
     def acquire_lease(self, session_id: str, owner: str, *, now_ms: int) -> Lease:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -136,7 +137,8 @@ def _check_file(path: Path, *, must_exist: bool) -> None:
             raise StoreError(msg, path=str(path))
         return
     try:
-        head = path.open("rb").read(len(_SQLITE_MAGIC))
+        with path.open("rb") as file:
+            head = file.read(len(_SQLITE_MAGIC))
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror}); mend its permissions"
         raise StoreError(msg, path=str(path)) from error
@@ -150,10 +152,10 @@ def _check_file(path: Path, *, must_exist: bool) -> None:
 def _check_owner(path: Path) -> None:
     """Refuse a database of another program without changing a byte of it."""
     try:
-        with sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1) as con:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S)) as con:
             found = con.execute("PRAGMA application_id").fetchone()[0]
             tables = con.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        con.close()
     except sqlite3.Error as error:
         raise _explained(error, str(path)) from error
     if found != APPLICATION_ID and tables:

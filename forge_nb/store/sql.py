@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,7 @@ class SqlStore:
         self._writer = Writer(engine, self._translate)
         self._on_close = on_close
         self._is_closed = False
+        self._pid = os.getpid()
         atexit.register(self.close)
 
     def __enter__(self) -> Self:
@@ -93,8 +95,8 @@ class SqlStore:
 
     def close(self) -> None:
         """Finish what is queued and close; safe to call twice."""
-        if self._is_closed:
-            return
+        if self._is_closed or os.getpid() != self._pid:
+            return  # a forked child leaves its parent's file alone
         self._is_closed = True
         atexit.unregister(self.close)
         self._writer.close()
@@ -120,14 +122,17 @@ class SqlStore:
 
     def apply(self, events: Iterable[SyncEvent]) -> Future[tuple[Committed, ...]]:
         """Append the events and project them, in one transaction; see `Store.apply`."""
+        is_list = isinstance(events, Sequence)
+        taken = tuple(events) if is_list else events  # the caller may go on changing a list
+        now_ms = self._clock()  # here, so that a fixed clock gives the same times every run
 
         def work(connection: sa.Connection) -> tuple[Committed, ...]:
             transaction = Transaction(
-                connection, self.tenant, now_ms=self._clock(), event_log=self.event_log
+                connection, self.tenant, now_ms=now_ms, event_log=self.event_log
             )
-            return transaction.apply(events)
+            return transaction.apply(taken)
 
-        return self._writer.submit(work, alone=not isinstance(events, Sequence))
+        return self._writer.submit(work, alone=not is_list)
 
     def acquire_lease(self, session_id: str, owner: str, *, now_ms: int) -> Lease:
         """Take or renew a lease; returns the one that holds afterwards."""
@@ -269,6 +274,13 @@ class SqlStore:
             for table in (schema.message, schema.part)
         ]
         return frozenset(row.id for rows in self._rows(*statements) for row in rows)
+
+    def imported_info(self, session_id: str) -> dict[str, Any] | None:
+        """Return an imported session's metadata as it came, when it was changed here since."""
+        table = schema.session
+        where = (*self._mine(table), table.c.id == session_id)
+        [rows] = self._rows(sa.select(table.c.data_imported).where(*where))
+        return rows[0].data_imported if rows else None
 
     def leases(self) -> list[Lease]:
         """Return all leases, dead ones included."""

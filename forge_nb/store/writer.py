@@ -6,22 +6,33 @@ fails, the batch is undone and every piece is tried alone, so that a poisonous o
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from forge_nb.errors import StoreError
+from forge_nb.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import sqlalchemy as sa
 
 __all__ = ["Writer"]
 
 _BATCH_MAX = 256  # pieces of work in one transaction
-_Work = tuple["Callable[[sa.Connection], Any]", "Future[Any]", bool]
+
+
+class _Job:
+    """A piece of work and who waits for it."""
+
+    __slots__ = ("alone", "future", "work")
+
+    def __init__(self, work: Callable[[sa.Connection], Any], *, alone: bool) -> None:
+        self.work = work
+        self.alone = alone
+        self.future: Future[Any] = Future()
 
 
 class Writer:
@@ -40,8 +51,10 @@ class Writer:
     ) -> None:
         self._engine = engine
         self._translate = translate
-        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()  # nothing is queued behind the end mark
         self._is_closed = False
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="forge-writer", daemon=True)
         self._thread.start()
 
@@ -58,64 +71,78 @@ class Writer:
         Raises
         ------
         StoreError
-            When the store is closed.
+            When the store is closed, or was opened by the process that this one was forked from.
+        UsageError
+            On the writer's own thread, where waiting for the result would never end.
         """
-        if self._is_closed:
-            msg = "the store is closed; open it again"
+        if os.getpid() != self._pid:
+            msg = "the store was opened before this process was forked; open it again here"
             raise StoreError(msg)
-        future: Future[Any] = Future()
-        self._queue.put((work, future, alone))
-        return future
+        if threading.current_thread() is self._thread:
+            msg = "a generator of events cannot write to the store that consumes it; yield instead"
+            raise UsageError(msg)
+        job = _Job(work, alone=alone)
+        with self._gate:
+            if self._is_closed:
+                msg = "the store is closed; open it again"
+                raise StoreError(msg)
+            self._queue.put(job)
+        return job.future
 
     def close(self) -> None:
-        """Finish what is queued and end the thread."""
-        if not self._is_closed:
+        """Finish what is queued and end the thread; does nothing the second time."""
+        with self._gate:
+            if self._is_closed or os.getpid() != self._pid:
+                return
             self._is_closed = True
             self._queue.put(None)
+        if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _run(self) -> None:
-        with self._engine.connect() as connection:
-            while True:
-                first = self._queue.get()
-                if first is None:
-                    return
-                batch, stop = self._gather(first)
-                for group in _groups(batch):
-                    self._commit(connection, group)
-                if stop:
-                    return
+        """Work until the end mark, a transaction at a time."""
+        stop = False
+        while not stop:
+            batch, stop = self._gather()
+            for group in _groups(batch):
+                self._commit([job for job in group if job.future.set_running_or_notify_cancel()])
 
-    def _gather(self, first: _Work) -> tuple[list[_Work], bool]:
-        batch = [first]
-        while len(batch) < _BATCH_MAX and not self._queue.empty():
-            more = self._queue.get_nowait()
-            if more is None:
+    def _gather(self) -> tuple[list[_Job], bool]:
+        """Wait for work; return all that is queued, and whether the end mark came."""
+        batch: list[_Job] = []
+        while len(batch) < _BATCH_MAX and not (batch and self._queue.empty()):
+            job = self._queue.get()
+            if job is None:
                 return batch, True
-            batch.append(more)
+            batch.append(job)
         return batch, False
 
-    def _commit(self, connection: sa.Connection, batch: list[_Work]) -> None:
-        try:
-            with connection.begin():
-                results = [work(connection) for work, _, _ in batch]
-        except BaseException as error:  # noqa: BLE001  the caller's thread gets it
-            if len(batch) == 1:
-                batch[0][1].set_exception(self._translate(error))
-                return
-            for one in batch:
-                self._commit(connection, [one])
+    def _commit(self, group: list[_Job]) -> None:
+        """Run a group in one transaction; each alone when that fails."""
+        if not group:
             return
-        for (_, future, _), result in zip(batch, results, strict=True):
-            future.set_result(result)
+        try:
+            with self._engine.connect() as connection, connection.begin():
+                results = [job.work(connection) for job in group]
+        except BaseException as error:  # noqa: BLE001  whatever it is, the one who waits gets it
+            if len(group) == 1:
+                group[0].future.set_exception(self._translate(error))
+                return
+            for job in group:
+                self._commit([job])
+            return
+        for job, result in zip(group, results, strict=True):
+            job.future.set_result(result)
 
 
-def _groups(batch: list[_Work]) -> list[list[_Work]]:
+def _groups(batch: list[_Job]) -> Iterator[list[_Job]]:
     """Part a batch so that work which can run only once stands alone; order is kept."""
-    groups: list[list[_Work]] = [[]]
-    for work in batch:
-        if work[2]:
-            groups += [[work], []]
+    group: list[_Job] = []
+    for job in batch:
+        if job.alone:
+            yield group
+            yield [job]
+            group = []
         else:
-            groups[-1].append(work)
-    return [group for group in groups if group]
+            group.append(job)
+    yield group

@@ -206,7 +206,7 @@ def _tool_item(part: ToolPart, output_chars: int) -> Item:
         "kind": "tool",
         "tool": printable(part.tool),
         "status": part.status,
-        "brief": _brief(getattr(state, "title", None), state.input),
+        "brief": _brief(part.tool, getattr(state, "title", None), state.input),
         "input": printable(given[:INPUT_CHARS]),
         "input_cut": max(len(given) - INPUT_CHARS, 0),
     }
@@ -242,9 +242,9 @@ def _pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=repr)
 
 
-def _brief(title: str | None, given: Any) -> str:
-    """Return one line that tells this call from another."""
-    if title:
+def _brief(tool: str, title: str | None, given: Any) -> str:
+    """Return one line that tells this call from another of the same tool."""
+    if title and title != tool:
         line = title
     elif isinstance(given, dict):
         line = next((str(v) for v in given.values() if isinstance(v, str | int | float)), "")

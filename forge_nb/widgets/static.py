@@ -36,7 +36,7 @@ MAX_HTML_CHARS = 240_000
 MAX_PARTS = 1_500
 TEXT_CHARS = 20_000  # of each text
 OUTPUT_CHARS = 2_000  # of each tool output
-TEXT_LINES = 12  # of a tool output in the plain twin
+TEXT_LINES = 6  # of a tool output in the plain twin
 ICONS = {"file": "▤", "agent": "@", "subtask": "↳", "patch": "±"}
 TOOL_STATES = {
     "pending": ("○", "waiting"),
@@ -374,8 +374,8 @@ def transcript_text(
 ) -> str:
     """Return a session as plain text, for terminals and as the twin of the HTML.
 
-    The parameters are those of `transcript_html`. No time of day and no id is in it, so that the
-    same session gives the same text.
+    The parameters are those of `transcript_html`. No time, no duration and no id is in it, so that
+    the same session gives the same text.
     """
     state = _state_of(messages, before, max_parts)
     lines = [title] if title else []
@@ -398,7 +398,7 @@ def _part_lines(item: Item, text: str) -> list[str]:
             text = "(added by the program) " + text if item.get("synthetic") else text
             return [f"  {line}".rstrip() for line in text.strip().splitlines()]
         case "reasoning":
-            return [f"  ✳ {_thought(item)}"]
+            return ["  ✳ Thought"]
         case "tool":
             return _tool_lines(item)
         case "step":

@@ -38,9 +38,7 @@ EXPORT = Path(__file__).with_name("parser-fix.json")
 
 START = datetime(2026, 10, 5, 15, 50, tzinfo=UTC)
 SEED = 20261005
-VERSION = "1.18.30"
 ROOT = "/home/ada/almanac"
-TITLE = "Two-digit years ignore today in parse_date"
 
 MODEL: Model = ("anthropic", "claude-sonnet-4-5")
 PRICES_USD_PER_MILLION = {MODEL: {"input": "3", "output": "15", "read": "0.3", "write": "3.75"}}
@@ -58,6 +56,7 @@ CACHE_LIFE_MS = 3_600_000
 UNDONE_TOKENS = {"input": 6, "output": 214, "reasoning": 0, "read": 4_870, "write": 402}
 """A call that the session's roll-up counts and no message holds. Its answer was undone, which took
 it out of the sums; then the session was saved with the sums as they had been read before that."""
+NO_TOKENS = dict.fromkeys(UNDONE_TOKENS, 0)
 
 CONTINUE = (
     "Continue if you have next steps, or stop and ask for clarification if you are unsure how to "
@@ -68,7 +67,6 @@ SUBTASK_ASKED = "The following tool was executed by the user"
 CLEARED = "[Old tool result content cleared]"
 INTERRUPTED = "[Tool execution was interrupted]"
 BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
-TOOL_SECONDS = {"read": 0.02, "grep": 0.06, "edit": 0.04}
 
 
 @dataclass
@@ -197,8 +195,9 @@ def digest(value: object) -> str:
 
 def filter_compacted(messages: list[Json]) -> list[Json]:
     """Return the messages of the next view: back to the last good boundary, its tail behind it."""
-    done = {item["info"]["parentID"] for item in messages if is_good_summary(item)}
-    ids = [item["info"]["id"] for item in messages]
+    infos = [item["info"] for item in messages]
+    ids = [info["id"] for info in infos]
+    done = {i["parentID"] for i in infos if i.get("summary") is True and "finish" in i}
     requests = [at for at, item in enumerate(messages) if ids[at] in done and marker(item)]
     if not requests:
         return messages
@@ -206,11 +205,6 @@ def filter_compacted(messages: list[Json]) -> list[Json]:
     tail = marker(messages[start]).get("tail_start_id")
     kept = messages[ids.index(tail) : start] if tail else []
     return messages[start : start + 2] + kept + messages[start + 2 :]
-
-
-def is_good_summary(item: Json) -> bool:
-    """Return whether a message is a summary that came to its end."""
-    return item["info"].get("summary") is True and "finish" in item["info"]
 
 
 def marker(item: Json) -> Json:
@@ -258,9 +252,6 @@ def tokens_of(texts: list[str]) -> int:
     return round(sum(map(len, texts)) / CHARS_PER_TOKEN)
 
 
-# ---------------------------------------------------------------------------------------- usage
-
-
 @dataclass
 class Cache:
     """What the provider still holds of the last call's beginning."""
@@ -290,9 +281,6 @@ def usage(tokens: Json) -> Json:
     """Return the five kinds of tokens as the export writes them."""
     kinds = {kind: tokens[kind] for kind in ("input", "output", "reasoning")}
     return {**kinds, "cache": {"write": tokens["write"], "read": tokens["read"]}}
-
-
-NO_TOKENS = dict.fromkeys(UNDONE_TOKENS, 0)
 
 
 # ------------------------------------------------------------------------------------- recorder
@@ -341,8 +329,8 @@ class Recorder:
     def mention(self, path: str, text: str) -> list[Json]:
         """Return the two texts that a mentioned file becomes, and the file itself."""
         called = compact_json({"filePath": f"{ROOT}/{path}"})
-        value = f"@{path}"
-        span = {"value": value, "start": text.index(value), "end": text.index(value) + len(value)}
+        start = text.index(f"@{path}")
+        span = {"value": f"@{path}", "start": start, "end": start + len(path) + 1}
         file = {"type": "file", "mime": "text/plain", "filename": path.rsplit("/", 1)[-1]}
         source = {"text": span, "type": "file", "path": path}
         asked = f"Called the Read tool with the following input: {called}"
@@ -405,7 +393,10 @@ class Recorder:
         if step.get("aborted"):
             self.cut_off(message)
             return
-        self.finish_step(message, self.input_tokens(texts))
+        sent = {"input": OVERHEAD_TOKENS + tokens_of(texts)}
+        if self.model == MODEL:  # the other one caches nothing
+            sent = self.cache.split(texts, self.mint.random.randint(3, 9), self.mint.now_ms)
+        self.finish_step(message, sent)
         changed = [f"{ROOT}/{path}" for path in before if before[path] != self.files[path]]
         if changed:
             self.add_part(message, {"type": "patch", "hash": snapshot, "files": changed})
@@ -433,15 +424,11 @@ class Recorder:
         part = self.add_part(message, head)
         part["state"] = state = run_tool(self.files, call)
         start = self.mint.wait(18 * tokens_of([compact_json(state["input"])]))
-        end = self.mint.wait(1000 * call.get("seconds", TOOL_SECONDS.get(call["tool"], 1)))
-        state["time"] = {"start": start} if "exit" not in call else {"start": start, "end": end}
+        end = self.mint.wait(1000 * call.get("seconds", 0.05))
+        state["time"] = {"start": start}
+        if state["status"] != "running":
+            state["time"]["end"] = end
         self.named[call.get("name", "")] = part
-
-    def input_tokens(self, texts: list[str]) -> Json:
-        """Return what a call was sent, by kind; the model without a price caches nothing."""
-        if self.model == MODEL:
-            return self.cache.split(texts, self.mint.random.randint(3, 9), self.mint.now_ms)
-        return {"input": OVERHEAD_TOKENS + tokens_of(texts)}
 
     def finish_step(self, message: Json, sent: Json) -> None:
         """Add a step's end: what was sent and written, and its cost."""
@@ -508,9 +495,6 @@ class Recorder:
         return added
 
 
-# --------------------------------------------------------------------------------------- session
-
-
 def build_session() -> Json:
     """Return the whole export."""
     story = tomllib.loads(STORY.read_text("utf-8"))
@@ -522,15 +506,7 @@ def build_session() -> Json:
         recorder.play(turn)
     info = {
         "id": recorder.session,
-        "slug": "patient-heron",
-        "projectID": digest(ROOT),
-        "directory": ROOT,
-        "path": "",
-        "title": TITLE,
-        "agent": "build",
-        "model": {"id": MODEL[1], "providerID": MODEL[0], "variant": "default"},
-        "version": VERSION,
-        "summary": {"additions": 0, "deletions": 0, "files": 0},
+        **story["session"],
         "cost": float(recorder.cost),
         "tokens": usage(recorder.sums),
         "time": {"created": created, "updated": mint.now_ms},
@@ -538,10 +514,6 @@ def build_session() -> Json:
     return {"info": info, "messages": recorder.messages}
 
 
-def render_session() -> str:
-    """Return the text of the file."""
-    return json.dumps(build_session(), ensure_ascii=False, indent=1) + "\n"
-
-
 if __name__ == "__main__":
-    EXPORT.write_text(render_session(), encoding="utf-8")
+    text = json.dumps(build_session(), ensure_ascii=False, indent=1)
+    EXPORT.write_text(text + "\n", "utf-8")

@@ -99,7 +99,7 @@ def test_stop_is_heard_within_a_second_while_the_cell_runs(page: Page, lab: Lab)
     start_all(page)
     page.wait_for_function(f"() => ({TEXT})(0).length > 2000")
 
-    stop = page.get_by_role("button", name="Stop")
+    stop = page.locator(".fnb-live").get_by_role("button", name="Stop")
     stop.focus()
     page.keyboard.press("Enter")
     page.wait_for_function(
@@ -138,7 +138,7 @@ def test_everything_a_view_can_show_and_nothing_of_it_is_markup(page: Page, lab:
     assert page.locator(".fnb-live :is(img, script, b b, iframe)").count() == 0
     assert page.evaluate("() => window.hacked") is None
     assert "20,616 → 5,100 tokens" in page.locator(".fnb-compaction").inner_text()
-    meter = page.get_by_role("meter")
+    meter = page.locator(".fnb-live").get_by_role("meter")
     assert meter.get_attribute("aria-valuetext") == "context 5,100 of 24,000 · 21 %"
 
 

@@ -79,7 +79,9 @@ def asked(
     return MessageUpdated(message=message, prompt_state=state)
 
 
-def said(message_id: str, text: str, *, part_id: str = "", session_id: str = SESSION) -> PartUpdated:
+def said(
+    message_id: str, text: str, *, part_id: str = "", session_id: str = SESSION
+) -> PartUpdated:
     """A message has this text."""
     key = part_id or f"prt_{message_id}"
     part = TextPart(id=key, session_id=session_id, message_id=message_id, text=text)
@@ -211,7 +213,9 @@ class StoreContract:
             UnknownPart(id="prt_u", kind="hologram", extra=raw, **facts),  # type: ignore[arg-type]
             TextPart(id="prt_x", text="tried", time=Span(start=1, end=2), **facts),  # type: ignore[arg-type]
         ]
-        store.apply([session(), asked("msg_a"), *(PartUpdated(part=part) for part in parts)]).result()
+        store.apply(
+            [session(), asked("msg_a"), *(PartUpdated(part=part) for part in parts)]
+        ).result()
         assert list(store.message(SESSION, "msg_a").parts) == parts
 
     @pytest.mark.parametrize("text", ["a\0b", "\ud800", "end\udfff\0", "𝄞", ""])
@@ -298,7 +302,8 @@ class StoreContract:
         store.apply([session("ses_3")]).result()
         assert {row.info.id for row in store.sessions()} == {SESSION, "ses_3"}
 
-    def test_a_closed_store_says_so(self, store: SqlStore) -> None:
+    def test_a_closed_store_says_so(self, open_again: OpenStore) -> None:
+        store = open_again()
         write = store.apply([session()])
         store.close()
         store.close()
@@ -414,7 +419,9 @@ class StoreContract:
     @pytest.mark.parametrize("size", [1, 2, 3, 5, 500])
     def test_pages_joined_are_the_session(self, store: SqlStore, size: int) -> None:
         names = [f"msg_{n}" for n in range(5)]
-        store.apply([session(), *(event for n in names for event in (asked(n), said(n, n)))]).result()
+        store.apply(
+            [session(), *(event for n in names for event in (asked(n), said(n, n)))]
+        ).result()
         found, cursor = [], None
         while True:
             page = store.page(SESSION, limit=size, before=cursor)
@@ -456,7 +463,11 @@ class StoreContract:
             store.message(SESSION, "msg_x")
 
     def test_sessions_are_listed_newest_first(self, store: SqlStore) -> None:
-        events = [session("ses_a", created=1), session("ses_c", created=2), session("ses_b", created=2)]
+        events = [
+            session("ses_a", created=1),
+            session("ses_c", created=2),
+            session("ses_b", created=2),
+        ]
         store.apply(events).result()
         assert [row.info.id for row in store.sessions()] == ["ses_b", "ses_c", "ses_a"]
 

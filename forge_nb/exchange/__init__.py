@@ -1,0 +1,3 @@
+"""Other programs' sessions, in and out: one file per format."""
+
+__all__: list[str] = []
