@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
+import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import sqlalchemy as sa
 
@@ -27,7 +28,11 @@ __all__ = ["EventLog", "open_store"]
 EventLog = Literal["slim", "full", "off"]
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _BUSY_S = 5.0  # how long a write waits for another process
+_RETRY_S = 0.01
 _BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_PASSING_CODES = _BUSY_CODES | {sqlite3.SQLITE_CANTOPEN}  # the WAL is being made or removed
+
+_T = TypeVar("_T")
 
 
 def open_store(
@@ -101,6 +106,7 @@ def _open(
     synchronous: str,
     close: Callable[[], object] = lambda: None,
 ) -> SqlStore:
+    _patiently(path, _enter_wal)
     engine = _engine(path, synchronous)
     try:
         with engine.connect() as connection, connection.begin():
@@ -151,19 +157,43 @@ def _check_file(path: Path, *, must_exist: bool) -> None:
 
 def _check_owner(path: Path) -> None:
     """Refuse a database of another program without changing a byte of it."""
-    try:
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S)) as con:
-            found = con.execute("PRAGMA application_id").fetchone()[0]
-            tables = con.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    except sqlite3.Error as error:
-        raise _explained(error, str(path)) from error
+    found, tables = _patiently(path, _owner)
     if found != APPLICATION_ID and tables:
         msg = (
             f"{path}: a SQLite database of another program, not a forge_nb store; "
             "to bring its sessions in, import it into a store of its own"
         )
         raise ForeignStoreError(msg, path=str(path))
+
+
+def _owner(path: Path) -> tuple[int, int]:
+    """Return the application id of a database and how many tables it has."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S)) as con:
+        found = con.execute("PRAGMA application_id").fetchone()[0]
+        return found, con.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+
+
+def _enter_wal(path: Path) -> None:
+    with closing(sqlite3.connect(path, timeout=_BUSY_S)) as con:
+        con.execute("PRAGMA journal_mode = WAL").fetchone()
+
+
+def _patiently(path: Path, step: Callable[[Path], _T]) -> _T:
+    """Run a step again while another program is in the way.
+
+    SQLite's own busy timeout does not hold while a file changes to WAL or its last connection
+    closes: two programs that open a fresh path at once would see an error now and then.
+    """
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            return step(path)
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code not in _PASSING_CODES or time.monotonic() > deadline:
+                raise _explained(error, str(path)) from error
+        time.sleep(_RETRY_S)
 
 
 def _explained(error: Exception, url: str) -> StoreError:
@@ -190,7 +220,6 @@ def _engine(path: Path, synchronous: str) -> sa.Engine:
     @sa.event.listens_for(engine, "connect")
     def _connect(raw: Any, _record: object) -> None:
         raw.isolation_level = None  # the driver must not begin by itself, see "begin"
-        raw.execute("PRAGMA journal_mode = WAL")
         raw.execute(f"PRAGMA synchronous = {synchronous}")
 
     @sa.event.listens_for(engine, "begin")

@@ -74,12 +74,12 @@ class LiveDisplay:
         html, text
             From `transcript_html` and `transcript_text`.
         """
-        if self.view is not None:
-            self.view.retire()
         if self._handle is not None:
             self._handle.update({"text/html": html, "text/plain": text}, raw=True)
         elif self._printer is not None:
             self._printer.end_line()
+        if self.view is not None:
+            self.view.retire()
 
 
 class _Printer:

@@ -8,6 +8,7 @@ script in the fragment, and no address is loaded by showing it.
 from __future__ import annotations
 
 import html
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,9 @@ def transcript_html(
 
 @cache
 def _css() -> str:
-    return (Path(__file__).parent / "assets" / "transcript.css").read_text("utf-8")
+    """Return the style sheet without comments and indents: every transcript carries a copy."""
+    whole = (Path(__file__).parent / "assets" / "transcript.css").read_text("utf-8")
+    return re.sub(r"\s+", " ", re.sub(r"/\*.*?\*/", "", whole, flags=re.DOTALL)).strip()
 
 
 def _state_of(

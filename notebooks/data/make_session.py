@@ -58,14 +58,19 @@ UNDONE_TOKENS = {"input": 6, "output": 214, "reasoning": 0, "read": 4_870, "writ
 it out of the sums; then the session was saved with the sums as they had been read before that."""
 NO_TOKENS = dict.fromkeys(UNDONE_TOKENS, 0)
 
-CONTINUE = (
-    "Continue if you have next steps, or stop and ask for clarification if you are unsure how to "
-    "proceed."
-)
+CONTINUE = {
+    "type": "text",
+    "metadata": {"compaction_continue": True},
+    "synthetic": True,
+    "text": "Continue if you have next steps, or stop and ask for clarification if you are unsure "
+    "how to proceed.",
+}
+"""What an automatic compaction puts into the user's mouth."""
 COMPACTION_ASKED = "What did we do so far?"
 SUBTASK_ASKED = "The following tool was executed by the user"
 CLEARED = "[Old tool result content cleared]"
 INTERRUPTED = "[Tool execution was interrupted]"
+ABORTED = {"name": "MessageAbortedError", "data": {"message": "Aborted"}}
 BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
@@ -94,9 +99,6 @@ class Mint:
         value = self.now_ms * 4096 + self.counter
         bits = (~value if newest_first else value) & (2**48 - 1)
         return f"{prefix}_{bits:012x}{self.letters(14)}"
-
-
-# ------------------------------------------------------------- tools; each returns a tool state
 
 
 def run_tool(files: dict[str, str], call: Json) -> Json:
@@ -190,9 +192,6 @@ def digest(value: object) -> str:
     return hashlib.sha1(json.dumps(value).encode(), usedforsecurity=False).hexdigest()
 
 
-# ----------------------------------------------------------------------- what the model is sent
-
-
 def filter_compacted(messages: list[Json]) -> list[Json]:
     """Return the messages of the next view: back to the last good boundary, its tail behind it."""
     infos = [item["info"] for item in messages]
@@ -283,7 +282,7 @@ def usage(tokens: Json) -> Json:
     return {**kinds, "cache": {"write": tokens["write"], "read": tokens["read"]}}
 
 
-# ------------------------------------------------------------------------------------- recorder
+UNDONE_COST_USD = price(UNDONE_TOKENS, MODEL)
 
 
 @dataclass
@@ -298,7 +297,7 @@ class Recorder:
     cache: Cache = field(default_factory=Cache)
     named: dict[str, Json] = field(default_factory=dict)
     sums: dict[str, int] = field(default_factory=UNDONE_TOKENS.copy)
-    cost: Decimal = price(UNDONE_TOKENS, MODEL)
+    cost: Decimal = UNDONE_COST_USD
 
     def play(self, turn: Json) -> None:
         """Record one turn: what the user did, and each call of the model that followed."""
@@ -328,17 +327,15 @@ class Recorder:
 
     def mention(self, path: str, text: str) -> list[Json]:
         """Return the two texts that a mentioned file becomes, and the file itself."""
-        called = compact_json({"filePath": f"{ROOT}/{path}"})
+        given = compact_json({"filePath": f"{ROOT}/{path}"})
+        called = f"Called the Read tool with the following input: {given}"
+        told = [called, show_file(self.files, path)]
         start = text.index(f"@{path}")
         span = {"value": f"@{path}", "start": start, "end": start + len(path) + 1}
-        file = {"type": "file", "mime": "text/plain", "filename": path.rsplit("/", 1)[-1]}
+        file: Json = {"type": "file", "mime": "text/plain", "filename": path.rsplit("/", 1)[-1]}
         source = {"text": span, "type": "file", "path": path}
-        asked = f"Called the Read tool with the following input: {called}"
-        return [
-            {"type": "text", "synthetic": True, "text": asked},
-            {"type": "text", "synthetic": True, "text": show_file(self.files, path)},
-            {**file, "url": f"file://{ROOT}/{path}", "source": source},
-        ]
+        file |= {"url": f"file://{ROOT}/{path}", "source": source}
+        return [*({"type": "text", "synthetic": True, "text": text} for text in told), file]
 
     def delegate(self, task: Json) -> Json:
         """Record delegated work; its envelope is no call of the model and has no step parts."""
@@ -360,7 +357,7 @@ class Recorder:
         self.start_step(message)
         self.write(message, "text", turn["summary"].strip())
         if turn.get("aborted"):
-            self.cut_off(message)
+            self.complete(message, error=ABORTED)
             return request
         head = view
         if "tail_from" in turn:
@@ -370,13 +367,8 @@ class Recorder:
         weight = tokens_of(sent_texts(head, SUMMARY_TOOL_CHARS))
         self.finish_step(message, {"input": SUMMARY_OVERHEAD_TOKENS + weight})
         self.complete(message)
-        return self.go_on() if is_auto else request
-
-    def go_on(self) -> Json:
-        """Add the words that an automatic compaction puts into the user's mouth."""
         time = {"start": self.mint.now_ms, "end": self.mint.now_ms}
-        part = {"type": "text", "metadata": {"compaction_continue": True}, "synthetic": True}
-        return self.add_user([{**part, "text": CONTINUE, "time": time}])
+        return self.add_user([{**CONTINUE, "time": time}]) if is_auto else request
 
     def step(self, user: Json, step: Json) -> None:
         """Record one call of the model with the tools that it called."""
@@ -388,10 +380,9 @@ class Recorder:
                 self.write(message, kind, step[kind].strip())
         for call in step.get("tool", []):
             self.call(message, call)
-        if step.get("running"):
-            return
-        if step.get("aborted"):
-            self.cut_off(message)
+        if step.get("aborted"):  # what was written stays; usage is unknown
+            self.complete(message, error=ABORTED)
+        if step.get("aborted") or step.get("running"):
             return
         sent = {"input": OVERHEAD_TOKENS + tokens_of(texts)}
         if self.model == MODEL:  # the other one caches nothing
@@ -447,11 +438,6 @@ class Recorder:
         self.cost += cost
         self.sums = {kind: self.sums[kind] + tokens[kind] for kind in tokens}
 
-    def cut_off(self, message: Json) -> None:
-        """End a call that the user aborted: what was written stays, usage is unknown."""
-        error = {"name": "MessageAbortedError", "data": {"message": "Aborted"}}
-        self.complete(message, error=error)
-
     def complete(self, message: Json, **more: object) -> None:
         """Say when a message was completed, and how."""
         message["info"]["time"]["completed"] = self.mint.wait(60)
@@ -470,16 +456,10 @@ class Recorder:
         """Add a message of the model's, empty and unfinished."""
         self.mint.wait(40)
         head = {"parentID": user["info"]["id"], "role": "assistant", "mode": agent, "agent": agent}
-        info = {
-            **more,
-            "path": {"cwd": ROOT, "root": ROOT},
-            "cost": 0,
-            "tokens": usage(NO_TOKENS),
-            "modelID": self.model[1],
-            "providerID": self.model[0],
-            "time": {"created": self.mint.now_ms},
-        }
-        return self.add_message(head | info)
+        zeros = {"path": {"cwd": ROOT, "root": ROOT}, "cost": 0, "tokens": usage(NO_TOKENS)}
+        model = {"modelID": self.model[1], "providerID": self.model[0]}
+        time = {"created": self.mint.now_ms}
+        return self.add_message({**head, **more, **zeros, **model, "time": time})
 
     def add_message(self, info: Json) -> Json:
         """Add a message with its ids."""
@@ -490,9 +470,9 @@ class Recorder:
     def add_part(self, message: Json, part: Json) -> Json:
         """Add a part with its ids."""
         ids = {"id": self.mint.id("prt"), "sessionID": self.session}
-        message["parts"].append({**part, **ids, "messageID": message["info"]["id"]})
-        added: Json = message["parts"][-1]
-        return added
+        stored = {**part, **ids, "messageID": message["info"]["id"]}
+        message["parts"].append(stored)
+        return stored
 
 
 def build_session() -> Json:
@@ -504,13 +484,9 @@ def build_session() -> Json:
     mint.wait(35)
     for turn in story["turn"]:
         recorder.play(turn)
-    info = {
-        "id": recorder.session,
-        **story["session"],
-        "cost": float(recorder.cost),
-        "tokens": usage(recorder.sums),
-        "time": {"created": created, "updated": mint.now_ms},
-    }
+    sums = {"cost": float(recorder.cost), "tokens": usage(recorder.sums)}
+    time = {"created": created, "updated": mint.now_ms}
+    info = {"id": recorder.session, **story["session"], **sums, "time": time}
     return {"info": info, "messages": recorder.messages}
 
 

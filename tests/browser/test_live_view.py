@@ -186,3 +186,22 @@ def test_the_keyboard_scrolls_and_folds_and_stays_in_the_cell(page: Page, lab: L
     page.wait_for_function("() => document.querySelector('.fnb-log').scrollTop > 0")
 
     assert page.evaluate(active) == before
+
+
+def test_a_long_text_arrives_bounded_and_the_whole_of_it_on_request(page: Page, lab: Lab) -> None:
+    """More than a browser may be behind by, so it also proves that acknowledgements flow."""
+    lab.write_notebook(
+        "long.ipynb",
+        SHOW,
+        "view._reload = lambda part_id: whole\n"
+        "whole = await driver.stream(150_000, per_second=40_000)\nprint(len(whole))",
+    )
+    open_notebook(page, lab, "long.ipynb")
+
+    run_all(page)
+    page.wait_for_function(ENDED, arg=[1, 0], timeout=10_000)
+    length = int(printed(page, 1))
+    assert len(page.evaluate(TEXT, 0)) < length / 2
+
+    page.locator(".fnb-live").get_by_role("button", name="show all").click()
+    page.wait_for_function(f"(n) => ({TEXT})(0).length === n", arg=length)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -189,7 +189,8 @@ class StoreContract:
         assert texts(store) == ["new"]
 
     def test_one_transaction_may_write_a_row_twice(self, store: SqlStore) -> None:
-        events = [session(), asked("msg_a"), said("msg_a", "old"), said("msg_a", "new")]
+        events: list[SyncEvent] = [session(), asked("msg_a"), said("msg_a", "old")]
+        events.append(said("msg_a", "new"))
         store.apply(events).result()
         assert texts(store) == ["new"]
         assert store.message(SESSION, "msg_a").part_seqs == (3,)
@@ -208,14 +209,14 @@ class StoreContract:
 
     def test_what_only_this_package_knows_comes_back(self, store: SqlStore) -> None:
         raw = {"id": "prt_u", "sessionID": SESSION, "messageID": "msg_a", "type": "hologram"}
-        facts = {"session_id": SESSION, "message_id": "msg_a", "attempt": 2, "discarded": True}
+        place = {"session_id": SESSION, "message_id": "msg_a"}
+        facts: dict[str, Any] = {**place, "attempt": 2, "discarded": True}
         parts: list[Part] = [
-            UnknownPart(id="prt_u", kind="hologram", extra=raw, **facts),  # type: ignore[arg-type]
-            TextPart(id="prt_x", text="tried", time=Span(start=1, end=2), **facts),  # type: ignore[arg-type]
+            UnknownPart(id="prt_u", kind="hologram", extra=raw, **facts),
+            TextPart(id="prt_x", text="tried", time=Span(start=1, end=2), **facts),
         ]
-        store.apply(
-            [session(), asked("msg_a"), *(PartUpdated(part=part) for part in parts)]
-        ).result()
+        store.apply([session(), asked("msg_a")]).result()
+        store.apply([PartUpdated(part=part) for part in parts]).result()
         assert list(store.message(SESSION, "msg_a").parts) == parts
 
     @pytest.mark.parametrize("text", ["a\0b", "\ud800", "end\udfff\0", "𝄞", ""])

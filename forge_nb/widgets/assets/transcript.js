@@ -75,11 +75,12 @@ class Growing {
     this.start = this.next = 0;
   }
   nodes() { return [this.note, this.pre]; }
-  set(text, off) {
+  set(text, off, asked = false) {
     this.pre.textContent = text;
     this.start = off;
     this.next = off + text.length;
-    this.trim();
+    if (!asked) this.trim();
+    this.tell();
   }
   append(text) {
     this.pre.append(text);
@@ -92,9 +93,12 @@ class Growing {
       const text = this.pre.textContent.slice(-MAX_UNITS * 0.75);
       this.start = this.next - text.length;
       this.pre.textContent = text;
+      this.tell();
     }
+  }
+  tell() {
     this.note.hidden = this.start === 0;
-    if (this.start) this.note.replaceChildren(older(this.start, this.ask));
+    this.note.replaceChildren(...(this.start ? [older(this.start, this.ask)] : []));
   }
 }
 
@@ -238,9 +242,10 @@ class PartView {
   tick() { this.clock?.(performance.now() - this.since); }
 
   all(text) {
-    if (this.text instanceof Growing) { this.text.set(text, 0); return; }
+    if (this.text instanceof Growing) { this.text.set(text, 0, true); return; }
     if (this.text) { this.text.all(text); return; }
-    this.node.replaceChildren(...this.grow({ ...this.item, text, off: 0, nodes: null }));
+    this.node.replaceChildren(...this.grow(this.item));
+    this.text.set(text, 0, true);
   }
 }
 
@@ -278,6 +283,8 @@ class Header {
     this.status = make("span", "fnb-status");
     this.status.setAttribute("role", "status");
     this.status.setAttribute("aria-live", "polite");
+    this.wait = make("span", "fnb-wait"); // apart: a countdown is not to be read out
+    this.wait.setAttribute("aria-hidden", "true");
     this.sums = make("span", "fnb-sums");
     this.fill = make("span", "fnb-meter-fill");
     this.meter = make("span", "fnb-meter", this.fill);
@@ -292,7 +299,7 @@ class Header {
       view.send({ kind: "stop" });
     });
     this.node = make("header", "fnb-head",
-      make("div", "fnb-head-line", this.status, this.title, this.stop),
+      make("div", "fnb-head-line", this.status, this.wait, this.title, this.stop),
       make("div", "fnb-head-line fnb-facts", this.meter, this.reading, this.sums));
   }
 
@@ -311,8 +318,9 @@ class Header {
     const state = status.state ?? "idle";
     const wait = status.next_ms ? Math.round((status.next_ms - Date.now()) / 1000) : 0;
     const words = { idle: "Idle", busy: "Working…", compacting: "Compacting…",
-      retry: `Waiting to try again (attempt ${status.attempt})` +
-        (wait > 0 && wait < 3600 ? ` in ${wait} s` : "") };
+      retry: `Waiting to try again (attempt ${status.attempt})` };
+    this.wait.hidden = state !== "retry" || !(wait > 0 && wait < 3600);
+    this.wait.textContent = `${wait} s`;
     const said = (words[state] ?? state) + (status.message ? " · " + status.message : "");
     if (this.status.textContent !== said) this.status.replaceChildren(make("i", "fnb-dot"), said);
     this.node.dataset.state = state;

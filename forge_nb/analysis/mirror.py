@@ -1,0 +1,183 @@
+"""An in-memory DuckDB copy of a store's rows, brought up to date by `rev`.
+
+Rows come through Arrow, never with their JSON. All tables of one refresh are read inside one read
+transaction, so that they show one state; a writer in another process is never blocked. DuckDB
+never opens the SQLite file itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from forge_nb.analysis.views import VIEWS
+from forge_nb.store import schema
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+    import sqlalchemy as sa
+
+    from forge_nb.store.sql import SqlStore
+
+__all__ = ["Mirror"]
+
+_TABLES = (schema.session, schema.message, schema.part, schema.usage)
+_BATCH_ROWS = 65_536  # ADBC guesses types from the first batch; see `_select`
+
+_SUMMARY_TEXT = """
+SELECT p.session_id, p.message_id,
+    CAST(max(trim(json_extract(p.data, '$.text'), ' ' || char(9, 10, 11, 12, 13)) <> '') AS INT)
+FROM part p JOIN message m
+    ON m.tenant_id = p.tenant_id AND m.session_id = p.session_id AND m.id = p.message_id
+WHERE p.tenant_id = ? AND m.is_summary = 1 AND p.type = 'text'
+GROUP BY p.session_id, p.message_id
+"""
+
+
+class Mirror:
+    """A store's rows in DuckDB.
+
+    Parameters
+    ----------
+    store
+        Which store; its file is opened read-only for each refresh.
+    """
+
+    def __init__(self, store: SqlStore) -> None:
+        import duckdb
+
+        self._path = store.path
+        self._tenant = store.tenant
+        self._rev = -1
+        self._connection = duckdb.connect()
+        self._setup()
+        self.refresh()
+
+    def _setup(self) -> None:
+        """Make the tables and views, then shut the database off from files and network."""
+        run = self._connection.execute
+        run("SET TimeZone = 'UTC'")
+        for table in _TABLES:
+            columns = ", ".join(f"{column.name} {_type(column)}" for column in _columns(table))
+            run(f"CREATE TABLE {table.name}_row ({columns})")
+        run("CREATE TABLE summary_text (session_id VARCHAR, message_id VARCHAR, has_text BOOLEAN)")
+        for view in VIEWS:
+            run(view)
+        run("SET python_enable_replacements = false")
+        run("SET enable_external_access = false")
+        run("SET lock_configuration = true")
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """Return a connection to the same tables for one query."""
+        return self._connection.cursor()
+
+    def refresh(self) -> int:
+        """Take over what has changed; returns the number of rows."""
+        import adbc_driver_sqlite.dbapi as adbc
+
+        with adbc.connect(f"file:{self._path}?mode=ro") as source, source.cursor() as cursor:
+            newest = self._newest(cursor)
+            if newest == self._rev:
+                return 0
+            changes = [(table, self._changed(cursor, table)) for table in _TABLES]
+            gone = self._gone(cursor)
+            cursor.execute(_SUMMARY_TEXT, (self._tenant,))
+            summaries = cursor.fetchall()
+        target = self.cursor()
+        target.execute("BEGIN")
+        for kind, session_id, gone_id in gone:
+            self._delete(target, kind, session_id, gone_id)
+        for table, rows in changes:
+            self._take(target, table, rows)
+        target.execute("DELETE FROM summary_text")
+        if summaries:
+            rows_of_text = [(one[0], one[1], bool(one[2])) for one in summaries]
+            target.executemany("INSERT INTO summary_text VALUES (?, ?, ?)", rows_of_text)
+        target.execute("COMMIT")
+        self._rev = newest
+        return sum(rows.num_rows for _, rows in changes)
+
+    def _newest(self, cursor: Any) -> int:
+        cursor.execute("SELECT rev FROM tenant WHERE tenant_id = ?", (self._tenant,))
+        row = cursor.fetchone()
+        return int(row[0]) if row else -1
+
+    def _changed(self, cursor: Any, table: sa.Table) -> pa.Table:
+        arrow = _arrow_schema(table)
+        cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
+        cursor.execute(_select(table), (self._tenant, self._rev))
+        found: pa.Table = cursor.fetch_arrow_table()
+        return found.rename_columns(arrow.names).cast(arrow).slice(1)
+
+    def _gone(self, cursor: Any) -> list[tuple[str, str, str]]:
+        cursor.execute(
+            "SELECT kind, session_id, id FROM tombstone WHERE tenant_id = ? AND rev > ?",
+            (self._tenant, self._rev),
+        )
+        rows: list[tuple[str, str, str]] = cursor.fetchall()
+        return rows
+
+    def _delete(self, target: Any, kind: str, session_id: str, gone_id: str) -> None:
+        if kind == "session":
+            target.execute("DELETE FROM session_row WHERE id = ?", [gone_id])
+            return
+        table = next(table for table in _TABLES if table.name == kind)
+        target.execute(
+            f"DELETE FROM {table.name}_row WHERE session_id = ? AND id = ?", [session_id, gone_id]
+        )
+
+    def _take(self, target: Any, table: sa.Table, rows: pa.Table) -> None:
+        """Replace the rows that changed."""
+        if not rows.num_rows:
+            return
+        name = f"{table.name}_row"
+        target.register("incoming", rows)
+        key = "id" if table is schema.session else "session_id, id"
+        target.execute(f"DELETE FROM {name} WHERE ({key}) IN (SELECT {_key(key)} FROM incoming)")
+        target.execute(f"INSERT INTO {name} SELECT * FROM incoming")
+        target.unregister("incoming")
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._connection.close()
+
+
+def _key(key: str) -> str:
+    return f"({key})" if "," in key else key
+
+
+def _columns(table: sa.Table) -> list[sa.Column[Any]]:
+    """Return the columns that are mirrored: all but the tenant and the JSON."""
+    return [
+        column
+        for column in table.columns
+        if column.name not in {"tenant_id", "data", "data_imported", "prices"}
+    ]
+
+
+def _type(column: sa.Column[Any]) -> str:
+    """Return DuckDB's type of a column."""
+    return {"TEXT": "VARCHAR", "BIGINT": "BIGINT", "DOUBLE": "DOUBLE"}[str(column.type)]
+
+
+def _arrow_schema(table: sa.Table) -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = {"TEXT": pa.string(), "BIGINT": pa.int64(), "DOUBLE": pa.float64()}
+    return pa.schema([(column.name, kinds[str(column.type)]) for column in _columns(table)])
+
+
+def _select(table: sa.Table) -> str:
+    """Return the query for changed rows, behind a row that fixes the types.
+
+    The ADBC driver guesses a column's type from its first batch and ignores the declared one; an
+    all-NULL batch would become integers.
+    """
+    samples = {"TEXT": "''", "BIGINT": "0", "DOUBLE": "0.0"}
+    columns = _columns(table)
+    first = ", ".join(samples[str(column.type)] for column in columns)
+    names = ", ".join(f'"{column.name}"' for column in columns)
+    return (
+        f"SELECT {first} UNION ALL "
+        f'SELECT {names} FROM "{table.name}" WHERE tenant_id = ? AND rev > ?'
+    )

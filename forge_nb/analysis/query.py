@@ -1,0 +1,78 @@
+"""SQL over the views: reads only, one statement, no files, no network, a time limit."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from forge_nb.analysis.frames import to_pandas
+from forge_nb.analysis.views import FRAME_ORDER
+from forge_nb.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import duckdb
+    import pandas as pd
+
+    from forge_nb.analysis.mirror import Mirror
+
+__all__ = ["run_sql"]
+
+_READS = frozenset({"SELECT", "EXPLAIN"})
+
+
+def run_sql(
+    mirror: Mirror, query: str, params: Sequence[object] | None = None, *, timeout_s: float = 60.0
+) -> pd.DataFrame:
+    """Run one query and return its rows.
+
+    Parameters
+    ----------
+    mirror
+        What is queried.
+    query
+        One SELECT in DuckDB's SQL; ``?`` stands for a parameter.
+    params
+        Values of the parameters.
+    timeout_s
+        Seconds after which the query is interrupted.
+
+    Raises
+    ------
+    UsageError
+        When the query is empty, wrong, writes, asks for a file, or takes too long.
+    """
+    import duckdb
+
+    cursor = mirror.cursor()
+    timer = threading.Timer(timeout_s, cursor.interrupt)
+    timer.daemon = True
+    try:
+        _check(cursor.extract_statements(query), query)
+        timer.start()
+        relation = cursor.sql(query, params=list(params or ()))
+        return to_pandas(relation.to_arrow_table())
+    except duckdb.InterruptException as error:
+        msg = f"the query took more than {timeout_s:g} s and was stopped; ask for less"
+        raise UsageError(msg, query=query) from error
+    except duckdb.Error as error:
+        raise UsageError(_reason(error), query=query) from error
+    finally:
+        timer.cancel()
+        cursor.close()
+
+
+def _check(statements: list[duckdb.Statement], query: str) -> None:
+    if len(statements) != 1:
+        msg = f"one query at a time; got {len(statements)} in {query[:80]!r}"
+        raise UsageError(msg, query=query)
+    kind = statements[0].type.name
+    if kind not in _READS:
+        msg = f"the views are read-only; a {kind} statement is not run, write a SELECT"
+        raise UsageError(msg, query=query)
+
+
+def _reason(error: Exception) -> str:
+    line = str(error).strip().splitlines()[0]
+    return f"the query does not run: {line}. Views: {', '.join(FRAME_ORDER)}"

@@ -1,0 +1,217 @@
+"""The views that people query, as SQL over the mirrored rows.
+
+One row per session, message, part, model call, tool call, and compaction request. The frames of
+the same names are these views, fetched. NULL means not known.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FRAME_ORDER", "VIEWS"]
+
+_KNOWN_SUM = "CASE WHEN COALESCE({0}) IS NULL THEN NULL ELSE {1} END"
+
+
+def _sum(*columns: str) -> str:
+    """Return SQL for the sum of the known values; NULL when none is known."""
+    known = " + ".join(f"COALESCE({column}, 0)" for column in columns)
+    return _KNOWN_SUM.format(", ".join(columns), known)
+
+
+_FIVE = ("tokens_input", "tokens_output", "tokens_reasoning", "tokens_cache_read")
+_TOTAL = _sum(*(f"u.{name}" for name in (*_FIVE, "tokens_cache_write")))
+_CONTEXT = _sum("u.tokens_input", "u.tokens_cache_read", "u.tokens_cache_write")
+
+_CALLS = """
+CREATE VIEW call_row AS
+SELECT m.*, row_number() OVER (PARTITION BY m.session_id ORDER BY m.seq) AS step
+FROM message_row m
+WHERE m.role = 'assistant' AND (
+    COALESCE(m.tokens_input, 0) + COALESCE(m.tokens_output, 0) + COALESCE(m.tokens_reasoning, 0)
+        + COALESCE(m.tokens_cache_read, 0) + COALESCE(m.tokens_cache_write, 0) > 0
+    OR EXISTS (SELECT 1 FROM part_row p WHERE p.session_id = m.session_id
+               AND p.message_id = m.id AND p.type = 'step-start')
+    OR NOT EXISTS (SELECT 1 FROM part_row p WHERE p.session_id = m.session_id
+                   AND p.message_id = m.id AND p.type = 'tool'))
+"""
+
+_OUTCOME = """
+CASE WHEN m.error = 'MessageAbortedError' THEN 'aborted'
+     WHEN m.error IS NOT NULL THEN 'failed'
+     WHEN m.finish IS NOT NULL THEN 'completed'
+     WHEN m.time_completed IS NULL AND m.origin_format IS NULL THEN 'running'
+     ELSE 'interrupted' END
+"""
+
+_STEPS = f"""
+CREATE VIEW steps AS
+SELECT m.session_id, m.id AS message_id, m.step,
+    COALESCE(u.purpose, CASE WHEN m.is_summary = 1 THEN 'compaction' ELSE 'turn' END) AS purpose,
+    COALESCE(u.provider, m.provider) AS provider, COALESCE(u.model, m.model) AS model, m.agent,
+    make_timestamptz(COALESCE(u.started_ms, m.time_created) * 1000) AS started_at,
+    make_timestamptz(COALESCE(u.finished_ms, m.time_completed) * 1000) AS finished_at,
+    u.tokens_input, u.tokens_output, u.tokens_reasoning, u.tokens_cache_read,
+    u.tokens_cache_write, {_TOTAL} AS tokens_total, {_CONTEXT} AS context_tokens,
+    u.cost_usd, u.cost_recorded_usd, u.cost_source, m.finish, {_OUTCOME} AS outcome, m.error,
+    COALESCE(row_number() OVER (PARTITION BY m.session_id, m.id ORDER BY u.seq), 1) AS attempt,
+    u.tokens_total_reported
+FROM call_row m LEFT JOIN usage_row u ON u.session_id = m.session_id AND u.message_id = m.id
+UNION ALL
+SELECT u.session_id, u.message_id, NULL, u.purpose, u.provider, u.model, NULL,
+    make_timestamptz(u.started_ms * 1000), make_timestamptz(u.finished_ms * 1000),
+    u.tokens_input, u.tokens_output, u.tokens_reasoning, u.tokens_cache_read,
+    u.tokens_cache_write, {_TOTAL}, {_CONTEXT}, u.cost_usd, u.cost_recorded_usd, u.cost_source,
+    NULL, 'completed', NULL, u.attempt, u.tokens_total_reported
+FROM usage_row u
+WHERE NOT EXISTS (SELECT 1 FROM call_row m
+                  WHERE m.session_id = u.session_id AND m.id = u.message_id)
+"""
+
+_SUMMARIES = """
+CREATE VIEW summary_row AS
+SELECT * FROM (
+    SELECT m.*, COALESCE(t.has_text, false) AS has_text,
+        row_number() OVER (PARTITION BY m.session_id, m.parent_id ORDER BY
+            (m.finish IS NOT NULL AND m.error IS NULL AND COALESCE(t.has_text, false)) DESC,
+            m.seq DESC) AS preference
+    FROM message_row m LEFT JOIN summary_text t
+        ON t.session_id = m.session_id AND t.message_id = m.id
+    WHERE m.is_summary = 1)
+WHERE preference = 1
+"""
+
+_REQUESTS = """
+CREATE VIEW request_row AS
+SELECT p.session_id, p.message_id, m.seq, m.time_created, p.auto, p.overflow, p.tail_start_id,
+    s.id AS summary_id, s.seq AS summary_seq, s.time_created AS summary_created,
+    s.time_completed AS summary_completed,
+    CASE WHEN s.id IS NULL THEN 'pending'
+         WHEN s.error = 'MessageAbortedError' THEN 'aborted'
+         WHEN s.error = 'SummaryBlankError' THEN 'blank'
+         WHEN s.error = 'SummaryNotSmallerError' THEN 'not smaller'
+         WHEN s.error IS NOT NULL THEN 'failed'
+         WHEN s.finish IS NULL AND s.time_completed IS NULL THEN 'pending'
+         WHEN s.finish IS NULL THEN 'failed'
+         WHEN NOT s.has_text THEN 'blank'
+         ELSE 'done' END AS outcome
+FROM part_row p
+JOIN message_row m ON m.session_id = p.session_id AND m.id = p.message_id AND m.role = 'user'
+LEFT JOIN summary_row s ON s.session_id = p.session_id AND s.parent_id = p.message_id
+WHERE p.type = 'compaction'
+"""
+
+
+def _step_value(value: str, where: str, order: str) -> str:
+    """Return SQL for a value of the first step that fits, seen from a request `r`."""
+    return (
+        f"(SELECT s.{value} FROM steps s JOIN call_row c "
+        "ON c.session_id = s.session_id AND c.id = s.message_id "
+        f"WHERE s.session_id = r.session_id AND s.purpose = 'turn' AND s.context_tokens > 0 "
+        f"AND {where} ORDER BY c.seq {order} LIMIT 1)"
+    )
+
+
+_BEFORE = "c.seq < r.seq"
+_AFTER = "r.outcome = 'done' AND c.seq > r.summary_seq"
+
+_COMPACTIONS = f"""
+CREATE VIEW compactions AS
+SELECT r.session_id, row_number() OVER (PARTITION BY r.session_id ORDER BY r.seq) AS number,
+    r.message_id AS request_id, r.summary_id, r.outcome,
+    CASE WHEN r.auto = 0 THEN 'manual' WHEN r.overflow = 1 THEN 'overflow'
+         ELSE 'threshold' END AS trigger,
+    r.tail_start_id,
+    (SELECT count(*) FROM message_row t, message_row f
+     WHERE f.session_id = r.session_id AND f.id = r.tail_start_id
+        AND t.session_id = r.session_id AND t.seq >= f.seq AND t.seq < r.seq) AS tail_messages,
+    {_step_value("context_tokens", _BEFORE, "DESC")} AS context_before,
+    {_step_value("context_tokens", _AFTER, "ASC")} AS context_after,
+    {_step_value("tokens_total", _BEFORE, "DESC")} AS total_before,
+    {_step_value("tokens_total", _AFTER, "ASC")} AS total_after,
+    {_CONTEXT} AS summary_tokens_in, u.tokens_output AS summary_tokens_out, u.cost_usd,
+    (r.summary_completed - r.summary_created) / 1000.0 AS seconds,
+    make_timestamptz(r.time_created * 1000) AS requested_at
+FROM request_row r
+LEFT JOIN usage_row u ON u.session_id = r.session_id AND u.message_id = r.summary_id
+"""
+
+_TOOLS = """
+CREATE VIEW tools AS
+SELECT p.session_id, p.message_id, p.id AS part_id, c.step, p.tool, p.call_id, p.status,
+    make_timestamptz(p.time_start * 1000) AS started_at,
+    make_timestamptz(p.time_end * 1000) AS finished_at,
+    (p.time_end - p.time_start) / 1000.0 AS seconds,
+    p.input_chars, p.chars AS output_chars,
+    make_timestamptz(p.time_compacted * 1000) AS cleared_at, p.attempt,
+    p.discarded = 1 AS discarded
+FROM part_row p LEFT JOIN call_row c ON c.session_id = p.session_id AND c.id = p.message_id
+WHERE p.type = 'tool'
+"""
+
+_PARTS = """
+CREATE VIEW parts AS
+SELECT p.session_id, p.message_id, p.id, p.seq, c.step, p.type, p.tool, p.status, p.chars,
+    p.synthetic = 1 AS synthetic, p.ignored = 1 AS ignored,
+    make_timestamptz(p.time_start * 1000) AS started_at,
+    make_timestamptz(p.time_end * 1000) AS finished_at,
+    make_timestamptz(p.time_compacted * 1000) AS cleared_at,
+    p.tokens_input, p.tokens_output, p.tokens_reasoning, p.tokens_cache_read,
+    p.tokens_cache_write, p.cost_recorded_usd, p.attempt, p.discarded = 1 AS discarded,
+    CASE WHEN p.origin_format IS NULL THEN 'local' ELSE 'imported' END AS origin
+FROM part_row p LEFT JOIN call_row c ON c.session_id = p.session_id AND c.id = p.message_id
+"""
+
+_MESSAGES = f"""
+CREATE VIEW messages AS
+SELECT m.session_id, m.id, m.seq, m.role, m.parent_id, c.step, m.provider, m.model, m.agent,
+    m.is_summary = 1 AS is_summary, m.finish, m.error, m.prompt_state,
+    CASE WHEN m.role = 'assistant' THEN {_OUTCOME} END AS outcome,
+    (SELECT count(*) FROM part_row p
+     WHERE p.session_id = m.session_id AND p.message_id = m.id) AS parts,
+    m.tokens_input, m.tokens_output, m.tokens_reasoning, m.tokens_cache_read,
+    m.tokens_cache_write, m.cost_recorded_usd,
+    make_timestamptz(m.time_created * 1000) AS created_at,
+    make_timestamptz(m.time_completed * 1000) AS completed_at,
+    CASE WHEN m.origin_format IS NULL THEN 'local' ELSE 'imported' END AS origin
+FROM message_row m LEFT JOIN call_row c ON c.session_id = m.session_id AND c.id = m.id
+"""
+
+_SESSIONS = """
+CREATE VIEW sessions AS
+SELECT s.id, s.title, s.parent_id, s.project_id, s.directory, s.version, s.agent, s.provider,
+    s.model,
+    (SELECT count(*) FROM message_row m WHERE m.session_id = s.id) AS messages,
+    (SELECT count(*) FROM part_row p WHERE p.session_id = s.id) AS parts,
+    (SELECT count(*) FROM call_row c WHERE c.session_id = s.id) AS steps,
+    (SELECT count(*) FROM request_row r
+     WHERE r.session_id = s.id AND r.outcome = 'done') AS compactions,
+    s.tokens_input, s.tokens_output, s.tokens_reasoning, s.tokens_cache_read,
+    s.tokens_cache_write, s.cost_usd, s.cost_recorded_usd,
+    make_timestamptz(s.time_created * 1000) AS created_at,
+    make_timestamptz(s.time_updated * 1000) AS updated_at,
+    CASE WHEN s.origin_format IS NULL THEN 'local' ELSE 'imported' END AS origin,
+    s.origin_format, s.has_local_rows = 1 AS has_local_rows
+FROM session_row s
+"""
+
+VIEWS = (
+    _CALLS,
+    _STEPS,
+    _SUMMARIES,
+    _REQUESTS,
+    _COMPACTIONS,
+    _TOOLS,
+    _PARTS,
+    _MESSAGES,
+    _SESSIONS,
+)
+"""Statements that make the views, in the order in which they need each other."""
+
+FRAME_ORDER = {
+    "sessions": "created_at, id",
+    "messages": "session_id, seq",
+    "parts": "session_id, seq",
+    "steps": "session_id, step NULLS LAST, attempt",
+    "tools": "session_id, step, started_at, part_id",
+    "compactions": "session_id, number",
+}
+"""The frames, and how each is ordered."""
