@@ -39,7 +39,7 @@ from forge_nb.projection import (
     session_of,
     state_of,
 )
-from tests.contracts.store_contract import SESSION, asked, conversation, said, session, step_finish
+from tests.contracts.store_events import SESSION, asked, conversation, said, session, step_finish
 
 ZEROS = TokenUsage(input=0, output=0, reasoning=0, cache=CacheTokens(read=0, write=0))
 FACTS: dict[str, Any] = {"id": "prt_1", "session_id": SESSION, "message_id": "msg_1"}

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forge_nb.store.open import open_store
-from tests.contracts.store_contract import (
+from tests.contracts.store_contract import StoreContract
+from tests.contracts.store_events import (
     SESSION,
-    StoreContract,
     asked,
     conversation,
     said,

@@ -27,7 +27,7 @@ from forge_nb.store.migrations import APPLICATION_ID, upgrade
 from forge_nb.store.open import open_store
 from forge_nb.store.schema import metadata
 from forge_nb.store.verify import verify
-from tests.contracts.store_contract import SESSION, asked, conversation, said, session
+from tests.contracts.store_events import SESSION, asked, conversation, said, session
 
 ROOT = Path(__file__).parent.parent
 SPAWN = multiprocessing.get_context("spawn")
@@ -35,7 +35,7 @@ SPAWN = multiprocessing.get_context("spawn")
 WRITE_UNTIL_KILLED = """
 import itertools, sys
 from forge_nb.store.open import open_store
-from tests.contracts.store_contract import asked, said, session
+from tests.contracts.store_events import asked, said, session
 
 store = open_store(sys.argv[1])
 run = sys.argv[2]
@@ -226,7 +226,7 @@ def test_leaving_without_closing_loses_nothing(path: Path) -> None:
     program = (
         "import sys\n"
         "from forge_nb.store.open import open_store\n"
-        "from tests.contracts.store_contract import conversation\n"
+        "from tests.contracts.store_events import conversation\n"
         "open_store(sys.argv[1]).apply(conversation())\n"
     )
     subprocess.run([sys.executable, "-c", program, str(path)], cwd=ROOT, check=True, timeout=60)
@@ -239,7 +239,7 @@ def test_a_forked_child_is_told_to_open_its_own(path: Path) -> None:
         "import os, sys\n"
         "from forge_nb.errors import StoreError\n"
         "from forge_nb.store.open import open_store\n"
-        "from tests.contracts.store_contract import session\n"
+        "from tests.contracts.store_events import session\n"
         "store = open_store(sys.argv[1])\n"
         "store.apply([session()]).result()\n"
         "child = os.fork()\n"

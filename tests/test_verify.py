@@ -12,7 +12,7 @@ from forge_nb.messages.message import AssistantMessage, MessageTime
 from forge_nb.messages.parts import Span, TextPart, ToolPart, ToolPending
 from forge_nb.store.open import open_store
 from forge_nb.store.verify import verify
-from tests.contracts.store_contract import (
+from tests.contracts.store_events import (
     IMPORTED,
     SESSION,
     billed,

@@ -39,7 +39,7 @@ class SessionState:
         self.seq = 0
         self.rev = 0
         self.is_fresh = True
-        """Whether the session began in this transaction, so that it has no other rows."""
+        """Whether all rows of the session are known, because it began in this transaction."""
         self.has_local_rows = False
         self._tenant = tenant
         self._origin: tuple[str | None, ...] = (None, None, None)

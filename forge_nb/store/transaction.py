@@ -182,6 +182,7 @@ class Transaction:
     def _delete(self, change: Delete) -> None:
         self._flush()
         self._known.clear()
+        self._sessions[change.session_id].is_fresh = False  # what was known has to be looked up
         if change.table == "session":
             for name in _TABLES:
                 self._remove(name, change.session_id)

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import sqlalchemy as sa
 
-from forge_nb.errors import ForgeError
+from forge_nb.errors import ForgeError, UsageError
 from forge_nb.messages.codec import session_from_dict
 from forge_nb.messages.parts import is_open
 from forge_nb.projection import message_columns, part_columns, session_columns
 from forge_nb.store import schema
 from forge_nb.store.rows import message_of, part_of
+from forge_nb.store.sql import SqlStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from forge_nb.store.sql import SqlStore
+    from forge_nb.store.base import Store
 
 __all__ = ["Finding", "verify"]
 
@@ -62,14 +63,22 @@ class _Rows(msgspec.Struct, frozen=True, kw_only=True):
         return Finding(level=level, code=code, session_id=self.session.id, detail=detail)
 
 
-def verify(store: SqlStore) -> list[Finding]:
+def verify(store: Store) -> list[Finding]:
     """Check every session of the store's tenant; an empty list means that all is well.
 
     Parameters
     ----------
     store
-        An open store. Each session is read in one read-only transaction.
+        An open store on a SQL database. Each session is read in one read-only transaction.
+
+    Raises
+    ------
+    UsageError
+        When the store is of another kind.
     """
+    if not isinstance(store, SqlStore):
+        msg = f"{store.url!r} is not on a SQL database, so its rows cannot be checked"
+        raise UsageError(msg)
     table = schema.session
     readers = store.engine.execution_options(forge_readonly=True)
     with readers.connect() as connection, connection.begin():

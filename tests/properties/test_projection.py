@@ -10,7 +10,7 @@ from forge_nb.messages.codec import message_from_dict, part_from_dict
 from forge_nb.projection import Upsert, message_columns, part_columns, project
 from forge_nb.store.open import open_store
 from forge_nb.store.verify import verify
-from tests.contracts.store_contract import SESSION, asked, billed, conversation, said, session
+from tests.contracts.store_events import SESSION, asked, billed, conversation, said, session
 
 if TYPE_CHECKING:
     from forge_nb.events import SyncEvent
