@@ -5,9 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from forge_nb.errors import ConflictError
+from forge_nb.events import MessageUpdated, Origin, SessionUpdated
 from forge_nb.store.open import open_store
+from forge_nb.store.verify import verify
 from tests.contracts.store_contract import StoreContract
 from tests.contracts.store_events import (
+    IMPORTED,
     SESSION,
     asked,
     conversation,
@@ -121,3 +125,39 @@ def test_typed_columns_hold_no_nul(path: Path) -> None:
         with store.engine.connect() as connection:
             title = connection.exec_driver_sql("SELECT title FROM session").scalar_one()
     assert title == "a\ufffdb"
+
+
+def imported(title: str, source_hash: str) -> SessionUpdated:
+    origin = Origin(format="opencode", source_hash=source_hash, source_id=SESSION)
+    return SessionUpdated(info=session(title=title).info, origin=origin)
+
+
+def test_a_local_rename_keeps_the_imported_session_beside_it(path: Path) -> None:
+    with open_store(path) as store:
+        store.apply([imported("theirs", "h1")]).result()
+        store.apply([session(title="mine"), session(title="mine too")]).result()
+        store.apply([imported("theirs, grown", "h2")]).result()
+        row = store.session(SESSION)
+        assert (row.info.title, row.origin.source_hash) == ("mine too", "h2")
+        with store.engine.connect() as connection:
+            query = "SELECT data_imported ->> '$.title' FROM session"
+            assert connection.exec_driver_sql(query).scalar_one() == "theirs, grown"
+        assert verify(store) == []
+
+
+def test_a_grown_source_updates_its_own_rows(path: Path) -> None:
+    with open_store(path) as store:
+        store.apply([imported("one", "h1")]).result()
+        store.apply([imported("two", "h2")]).result()
+        row = store.session(SESSION)
+        assert (row.info.title, row.origin.source_hash, row.has_local_rows) == ("two", "h2", False)
+
+
+def test_an_import_never_replaces_what_was_written_here(path: Path) -> None:
+    with open_store(path) as store:
+        store.apply([session(title="mine"), asked("msg_a")]).result()
+        theirs = MessageUpdated(message=asked("msg_a").message, origin=IMPORTED)
+        for event in (imported("theirs", "h1"), theirs):
+            with pytest.raises(ConflictError, match="Import into another store"):
+                store.apply([event]).result()
+        assert store.session(SESSION).info.title == "mine"

@@ -183,7 +183,7 @@ def _bars(steps: pd.DataFrame) -> list[_Bar]:
 
 def _round_up(value: int) -> int:
     """Return a round number of at least this size, so that the ticks are round too."""
-    unit = 10 ** max(len(str(value)) - 2, 0)
+    unit: int = 10 ** max(len(str(value)) - 2, 0)
     step = unit * _TICKS
     return -(-value // step) * step
 
@@ -265,7 +265,7 @@ def _boundaries(
     numbers = dict(zip(steps["message_id"], steps["step"], strict=True))
     pieces = []
     for row in compactions[compactions["outcome"] == "done"].itertuples():
-        step = numbers.get(row.summary_id)
+        step: Any = numbers.get(row.summary_id)
         if _is_missing(step):
             continue
         place = next((n for n, bar in enumerate(bars) if bar.last >= int(step)), len(bars) - 1)

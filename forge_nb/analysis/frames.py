@@ -79,4 +79,4 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 def _is_huge(kind: Any) -> bool:
     import pyarrow as pa
 
-    return pa.types.is_decimal(kind) and kind.scale == 0
+    return bool(pa.types.is_decimal(kind) and kind.scale == 0)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import sqlalchemy as sa
 
-    from forge_nb.store.sql import SqlStore
+    from forge_nb.store.base import Store
 
 __all__ = ["Mirror"]
 
@@ -43,7 +43,7 @@ class Mirror:
         Which store; its file is opened read-only for each refresh.
     """
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Store) -> None:
         import duckdb
 
         self._path = store.path

@@ -83,5 +83,5 @@ def _message(item: MessageWithParts, imported: Iterable[str], *, native: bool) -
 def _filled(raw: dict[str, Any]) -> dict[str, Any]:
     """Add the numbers that the family requires and we do not know; there they are 0."""
     tokens = raw.get("tokens") or {}
-    cache = _NO_TOKENS["cache"] | tokens.get("cache", {})  # type: ignore[operator]
+    cache = _NO_TOKENS["cache"] | tokens.get("cache", {})
     return raw | {"cost": raw.get("cost", 0), "tokens": _NO_TOKENS | tokens | {"cache": cache}}

@@ -81,6 +81,7 @@ def _section(earlier: Sequence[str], heading: str) -> list[str]:
 
 def _fitted(sections: dict[str, list[str]], budget: int) -> str:
     """Write the sections, fewer lines of each until they fit."""
+    text = ""
     for most in range(8, -1, -1):
         text = "\n\n".join(_written(name, lines, most) for name, lines in sections.items())
         if len(text) <= budget:

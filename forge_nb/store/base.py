@@ -65,6 +65,8 @@ class Store(Protocol):
 
     url: str
     tenant: str
+    path: str
+    """The database file, for readers that open it themselves."""
 
     def apply(self, events: Iterable[SyncEvent]) -> Future[tuple[Committed, ...]]:
         """Append the events and project them into rows, in one transaction.

@@ -49,6 +49,7 @@ class Transcript:
 
     def __init__(self, source: Source, *, since: int = 0) -> None:
         messages = list(source.messages())
+        self._before = messages[:since]
         self._messages = messages[since:]
         self._source = source
 
@@ -56,12 +57,18 @@ class Transcript:
         """Return the plain transcript."""
         from forge_nb.widgets.static import transcript_text  # noqa: PLC0415  display only
 
-        return transcript_text(self._messages, title=self._source.title)
+        source = self._source
+        return transcript_text(
+            self._messages, title=source.title, usable=source.usable, before=self._before
+        )
 
     def _repr_html_(self) -> str:
         from forge_nb.widgets.static import transcript_html  # noqa: PLC0415  display only
 
-        return transcript_html(self._messages, title=self._source.title, usable=self._source.usable)
+        source = self._source
+        return transcript_html(
+            self._messages, title=source.title, usable=source.usable, before=self._before
+        )
 
 
 class Attached:
@@ -78,7 +85,7 @@ class Attached:
     def __init__(self, source: Source, *, show: bool | None = None) -> None:
         self._source = source
         self._is_on = has_front_end() if show is None else show
-        self._since = 0
+        self._before: list[MessageWithParts] = []
         self._display: LiveDisplay | None = None
         self._subscription: Subscription | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -87,7 +94,7 @@ class Attached:
         """Subscribe before anything happens, and show the view."""
         if not self._is_on:
             return self
-        self._since = len(self._source.messages())
+        self._before = list(self._source.messages())
         self._display = LiveDisplay(self._view())
         self._subscription = self._source.bus.subscribe(self._source.session_id)
         self._display.start()
@@ -107,7 +114,7 @@ class Attached:
         while (event := self._subscription.get_nowait()) is not None:
             self._display.feed(event)
         self._subscription.close()
-        transcript = Transcript(self._source, since=self._since)
+        transcript = Transcript(self._source, since=len(self._before))
         self._display.finish(transcript._repr_html_(), repr(transcript))
 
     async def _feed(self) -> None:
@@ -120,9 +127,26 @@ class Attached:
     def _view(self) -> Any:
         if not has_front_end():
             return None
+        from forge_nb.widgets.feed import TranscriptState  # noqa: PLC0415  display only
         from forge_nb.widgets.transcript import TranscriptView  # noqa: PLC0415  heavy
 
         source = self._source
         return TranscriptView(
-            source.session_id, title=source.title, usable=source.usable, on_stop=source.stop
+            source.session_id,
+            title=source.title,
+            usable=source.usable,
+            on_stop=source.stop,
+            reload=lambda part_id: _text_of(source, part_id),
+            state=TranscriptState(before=self._before),
         )
+
+
+def _text_of(source: Source, part_id: str) -> str:
+    """Return a stored part's whole text, for "show all" in the view."""
+    from forge_nb.widgets.items import whole_text  # noqa: PLC0415  display only
+
+    for item in source.messages():
+        for part in item.parts:
+            if part.id == part_id:
+                return whole_text(part)
+    return ""

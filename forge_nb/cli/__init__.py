@@ -1,0 +1,3 @@
+"""The command line: one file per group of commands, put together in `forge_nb.__main__`."""
+
+__all__: list[str] = []
