@@ -116,6 +116,8 @@ class Attached:
         self._subscription.close()
         transcript = Transcript(self._source, since=len(self._before))
         self._display.finish(transcript._repr_html_(), repr(transcript))
+        if self._display.view is not None:
+            self._display.view.retire()
 
     async def _feed(self) -> None:
         display, subscription = self._display, self._subscription
