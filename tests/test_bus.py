@@ -9,7 +9,7 @@ import pytest
 
 from forge_nb.bus import Bus, merge_deltas
 from forge_nb.errors import SubscriptionClosedError
-from forge_nb.events import PartDelta, RunStatus
+from forge_nb.events import BusEvent, PartDelta, RunStatus
 
 
 def delta(offset: int, text: str, *, part: str = "p") -> PartDelta:
@@ -44,7 +44,9 @@ def test_deltas_merge_when_the_subscriber_lags_and_the_queue_stays_bounded() -> 
 
 def test_a_status_is_never_crossed_by_a_merged_delta() -> None:
     idle = RunStatus(session_id="s", state="idle")
-    queue = deque([delta(0, "a"), idle, delta(1, "b"), delta(2, "c"), delta(3, "d")])
+    queue: deque[BusEvent] = deque(
+        [delta(0, "a"), idle, delta(1, "b"), delta(2, "c"), delta(3, "d")]
+    )
     assert merge_deltas(queue) == [delta(0, "a"), idle, delta(1, "bcd")]
 
 

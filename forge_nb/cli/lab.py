@@ -86,7 +86,8 @@ def _check() -> int:
 
     with tempfile.TemporaryDirectory(prefix="forge-lab-") as folder:
         _copy(_source(), Path(folder))
-        notebook: Any = nbformat.read(Path(folder) / _FIRST, as_version=4)
+        read: Any = nbformat.read
+        notebook = read(Path(folder) / _FIRST, as_version=4)
         client = nbclient.NotebookClient(
             notebook,
             timeout=_CELL_TIMEOUT_S,

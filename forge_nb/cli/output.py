@@ -48,7 +48,7 @@ def table(frame: pd.DataFrame, style: str) -> str:
         return frame.to_csv(index=False).rstrip("\n")
     if style == "json":
         return frame.to_json(orient="records", date_format="iso", force_ascii=False)
-    import pandas as pd
+    import pandas as pd  # noqa: PLC0415  only where rows are printed
 
     with pd.option_context("display.width", 0, "display.max_colwidth", 80):
         return frame.to_string(index=False, na_rep="-")

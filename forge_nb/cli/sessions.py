@@ -97,7 +97,7 @@ def _load(store: Any, paths: list[Path]) -> ImportReport:
     """Load with a progress bar where somebody watches."""
     if not sys.stderr.isatty():
         return load(store, paths)
-    from rich.progress import Progress
+    from rich.progress import Progress  # noqa: PLC0415  only where somebody watches
 
     with Progress(transient=True) as progress:
         bar = progress.add_task("importing", total=len(paths))

@@ -20,14 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from forge_nb.exchange.load import load
-from forge_nb.providers.base import ModelRequest
-from forge_nb.store.open import open_store
-from forge_nb.tools.registry import ToolRegistry
 
 from forge_nb.bus import Bus
 from forge_nb.clock import FixedClock, random_source
 from forge_nb.events import MessageUpdated, PartDelta, SessionUpdated
+from forge_nb.exchange.load import load
 from forge_nb.messages.assemble import PartAssembler
 from forge_nb.messages.ids import IdSource
 from forge_nb.messages.message import AssistantMessage, MessageTime, SessionInfo, SessionTime
@@ -42,11 +39,14 @@ from forge_nb.messages.stream import (
 )
 from forge_nb.messages.usage import ModelLimits, UnitPrices
 from forge_nb.processor import Processor
+from forge_nb.providers.base import ModelRequest
 from forge_nb.session import Session
 from forge_nb.settings import Settings
+from forge_nb.store.open import open_store
+from forge_nb.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
 
 DELTAS = 20_000
 REPEATS = 5
@@ -82,7 +82,7 @@ class Flood:
         del model_id
         return None
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """Yield the deltas."""
         del request
         yield StepStart()
