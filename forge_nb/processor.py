@@ -8,12 +8,13 @@ there was one, and the usage that the provider had reported.
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from forge_nb.errors import ToolError
+from forge_nb.errors import ContextOverflowError, ProviderError, ToolError
 from forge_nb.events import MessageUpdated, PartUpdated, RunStatus, UsageRecord, UsageRecorded
 from forge_nb.messages.assemble import AppendDelta, PartAssembler, SavePart
 from forge_nb.messages.message import (
@@ -40,6 +41,7 @@ from forge_nb.messages.wire import (
     ERROR_ABORTED,
     ERROR_API,
     ERROR_OVERFLOW,
+    ERROR_UNKNOWN,
 )
 from forge_nb.tools.registry import ToolContext
 
@@ -59,6 +61,7 @@ __all__ = ["Outcome", "Processor"]
 Outcome = Literal["continue", "stop", "compact"]
 """continue: call the model again; stop: the turn is over; compact: the window is full."""
 
+_ABORTED = MessageError(name=ERROR_ABORTED, data=ErrorData(message=ABORTED_MESSAGE))
 _CUT = MessageError(
     name=ERROR_API,
     data=ErrorData(
@@ -66,6 +69,7 @@ _CUT = MessageError(
         is_retryable=True,
     ),
 )
+_log = logging.getLogger(__name__)
 _TICK_S = 0.1  # an awaiting kernel notices SIGINT only when its loop wakes (ipykernel 7.4)
 
 
@@ -147,10 +151,11 @@ class Processor:
         except asyncio.CancelledError:
             self._abort.set()
             await self._settle_tools()
-            await self._close(
-                MessageError(name=ERROR_ABORTED, data=ErrorData(message=ABORTED_MESSAGE))
-            )
+            await self._close(_ABORTED)
             raise
+        except Exception as raised:  # noqa: BLE001  a provider is foreign code
+            _log.exception("the provider of message %s failed", self.message.id)
+            error = _raised(raised)
         await self._settle_tools()
         await self._close(error)
         return self._outcome()
@@ -190,8 +195,7 @@ class Processor:
             await self.session.update_part(change.part)
 
     def _error_of(self, event: StreamError) -> MessageError:
-        self.overflowed = event.kind == "overflow"
-        name = ERROR_OVERFLOW if self.overflowed else ERROR_API
+        name = ERROR_OVERFLOW if event.kind == "overflow" else ERROR_API
         data = ErrorData(
             message=event.message,
             status_code=event.status,
@@ -308,6 +312,8 @@ class Processor:
 
     async def _close(self, error: MessageError | None) -> None:
         """Close what is open; an error ends the message with it, whatever had been stored."""
+        if error is not None and error.name == ERROR_OVERFLOW:
+            self.overflowed = True
         changes = [*self._assembler.close(), *self._assembler.finish_cut_call()]
         if error is not None:
             await self._write_end(changes, finish="error", error=error)
@@ -337,6 +343,14 @@ class _Ticker:
     async def _tick(self) -> None:
         while True:  # noqa: ASYNC110  waking the loop is the point
             await asyncio.sleep(_TICK_S)
+
+
+def _raised(error: Exception) -> MessageError:
+    """Return the message's error for something that a provider raised."""
+    name = ERROR_API if isinstance(error, ProviderError) else ERROR_UNKNOWN
+    if isinstance(error, ContextOverflowError):
+        name = ERROR_OVERFLOW
+    return MessageError(name=name, data=ErrorData(message=f"{type(error).__name__}: {error}"))
 
 
 def status(session_id: str, state: Literal["busy", "idle", "compacting"]) -> RunStatus:

@@ -137,6 +137,7 @@ class _Run:
         self._compactions = 0
         self._compactions_in_row = 0
         self.aborted = False
+        self._limit: str | None = None
 
     async def until_stop(self) -> None:
         """Call the model, compact, and call it again until the turn is over."""
@@ -152,6 +153,8 @@ class _Run:
                 if not self._waiting():
                     return
         await self.settle("answered")
+        limit = self._setup.settings.max_steps
+        self._limit = f"{limit} steps for one prompt; raise Settings.max_steps or ask again"
 
     def _is_answered(self) -> bool:
         """Whether the last question has its answer: its parent link and an end that is one."""
@@ -271,6 +274,12 @@ class _Run:
         )
         await session.write([MessageUpdated(message=message), PartUpdated(part=part)])
 
+    def _outcome(self, last: AssistantMessage | None) -> RunOutcome:
+        error = last.error if last else None
+        if self.aborted or (error is not None and error.name == ERROR_ABORTED):
+            return "aborted"
+        return "completed" if error is None and self._limit is None else "failed"
+
     def result(self) -> RunResult:
         """Sum the run up."""
         stored = [self._session.store.message(self._session.id, key) for key in self._ids]
@@ -280,23 +289,22 @@ class _Run:
             tokens = add(tokens, message.tokens)
         costs = [message.cost for message in messages if message.cost is not None]
         last = self._answers[-1] if self._answers else None
-        error = last.error if last else None
+        error = self._limit or (_error_text(last) if last else None)
         return RunResult(
             session_id=self._session.id,
-            outcome="aborted" if self.aborted else _outcome(last),
+            outcome=self._outcome(last),
             text=_text_of(stored, last),
             message_ids=tuple(self._ids),
             compactions=self._compactions,
             tokens=tokens,
             cost_usd=sum(costs) if costs else None,
-            error=None if error is None else f"{error.name}: {error.data.message or ''}",
+            error=error,
         )
 
 
-def _outcome(last: AssistantMessage | None) -> RunOutcome:
-    if last is None or last.error is None:
-        return "completed"
-    return "aborted" if last.error.name == ERROR_ABORTED else "failed"
+def _error_text(message: AssistantMessage) -> str | None:
+    error = message.error
+    return None if error is None else f"{error.name}: {error.data.message or ''}"
 
 
 def _text_of(stored: list[MessageWithParts], last: AssistantMessage | None) -> str:
