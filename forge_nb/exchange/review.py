@@ -139,6 +139,9 @@ def _open_parts(parts: Sequence[Part]) -> Iterator[Oddity]:
 
 def _rollup(info: SessionInfo, sums: dict[str, int], cost: float) -> Iterator[Oddity]:
     """Compare the session's own sums with those of its steps."""
+    if info.tokens is None and info.cost is None and any(sums.values()):
+        detail = "the session records no totals of its own; they are summed from its steps"
+        yield Oddity(code="no_rollup", detail=detail)
     if info.tokens is not None:
         for kind, recorded in zip(TOKEN_KINDS, info.tokens.kinds, strict=True):
             if recorded is not None and recorded != sums[kind]:
