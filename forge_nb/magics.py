@@ -124,7 +124,7 @@ class ForgeMagics:
             "sessions": self._sessions,
             "use": self._use,
             "show": self._show,
-            "compact": self.conversation.compact,
+            "compact": self._compact,
             "abort": self._abort,
             "help": lambda: print(_HELP),  # noqa: T201
         }
@@ -156,6 +156,9 @@ class ForgeMagics:
         chosen = self.workbench.session(session) if session else self.conversation
         return chosen.show()
 
+    async def _compact(self) -> Any:
+        return await self.conversation.compact()
+
     def _abort(self) -> None:
         ran = self.conversation.abort()
         print("forge: stopping the run" if ran else "forge: nothing is running")  # noqa: T201
@@ -169,7 +172,11 @@ def _parse(line: str) -> tuple[list[str], dict[str, str]]:
     """Split a magic's line into words and ``--name value`` options."""
     words: list[str] = []
     options: dict[str, str] = {}
-    tokens = iter(shlex.split(line))
+    try:
+        tokens = iter(shlex.split(line))
+    except ValueError as error:
+        msg = f"{line!r} cannot be read ({error}); close the quotation"
+        raise UsageError(msg) from error
     for token in tokens:
         if not token.startswith("--"):
             words.append(token)
@@ -188,6 +195,7 @@ def _await_cell_magic(lines: list[str]) -> list[str]:
     IPython never awaits what a cell magic returns; an awaited expression in the cell runs on the
     kernel's loop, shows its result, and is cancelled by the interrupt button.
     """
+    lines = [_awaited_line(line) for line in lines]
     for place, line in enumerate(lines):
         if not line.strip():
             continue
@@ -198,6 +206,14 @@ def _await_cell_magic(lines: list[str]) -> list[str]:
         call = f"get_ipython().run_cell_magic('forge', {rest.strip()!r}, {body!r})"
         return [f"await {call}\n"]
     return lines
+
+
+def _awaited_line(line: str) -> str:
+    """Await ``%forge compact``, which runs a model."""
+    words = line.split()
+    if words[:2] != ["%forge", "compact"]:
+        return line
+    return f"await get_ipython().run_line_magic('forge', {' '.join(words[1:])!r})\n"
 
 
 def _complete(context: Any) -> dict[str, Any]:
