@@ -18,6 +18,8 @@ from tests.helpers import USED, Saying, workbench
 if TYPE_CHECKING:
     from types import FrameType
 
+    from forge_nb.messages.stream import StreamEvent
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "forge_nb"
 WATCHED = ("processor", "session", "bus", "store", "projection")
@@ -54,7 +56,7 @@ def rooms_of(mark: str) -> list[str]:
                 yield event
                 is_on = False
 
-    spoken = [StepStart(), TextStart(), TextDelta(text="hi"), TextEnd()]
+    spoken: list[StreamEvent] = [StepStart(), TextStart(), TextDelta(text="hi"), TextEnd()]
     provider = Marked([*spoken, StepFinish(reason="stop", usage=USED)])
     with workbench(provider) as wb:
         conversation = wb.session("t")
