@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from forge_nb.errors import ForgeError, UsageError
 from forge_nb.messages.codec import session_from_dict
 from forge_nb.messages.parts import is_open
+from forge_nb.messages.usage import TOKEN_KINDS
 from forge_nb.projection import message_columns, part_columns, session_columns
 from forge_nb.store import schema
 from forge_nb.store.rows import message_of, part_of
@@ -151,8 +152,10 @@ def _check_parents(rows: _Rows) -> Iterator[Finding]:
 def _check_closed(rows: _Rows) -> Iterator[Finding]:
     completed = {row.id for row in rows.messages if row.time_completed is not None}
     for row, part in _read_all(rows.parts, part_of):
-        if row.message_id in completed and is_open(part):
-            detail = f"part {row.id!r} is open in message {row.message_id!r}, which has ended"
+        is_imported = row.origin_format is not None
+        if is_open(part) and (is_imported or row.message_id in completed):
+            state = "which has ended" if row.message_id in completed else "as it was recorded"
+            detail = f"part {row.id!r} is open in message {row.message_id!r}, {state}"
             yield rows.finding("open", detail, row=row)
 
 
@@ -199,15 +202,17 @@ def _check_rollup(rows: _Rows) -> Iterator[Finding]:
     said = rows.session.data
     if rows.session.origin_format is None or not isinstance(said, dict):
         return
-    recorded = rows.session.cost_recorded_usd
-    if said.get("cost") is not None and not _equal(said["cost"], recorded or 0):
+    finishes = [part for part in _step_finishes(rows) if part.origin_format is not None]
+    recorded = sum(part.cost_recorded_usd or 0 for part in finishes)
+    if said.get("cost") is not None and not _equal(said["cost"], recorded):
         detail = f"the recording says it cost {said['cost']!r}, its steps add up to {recorded!r}"
         yield rows.finding("rollup", detail, row=rows.session)
     tokens = said.get("tokens") or {}
-    for kind in ("input", "output", "reasoning"):
-        total = getattr(rows.session, f"tokens_{kind}")
-        if tokens.get(kind) is not None and tokens[kind] != (total or 0):
-            detail = f"the recording says {tokens[kind]} {kind} tokens, its steps have {total}"
+    flat = tokens | {f"cache_{kind}": n for kind, n in (tokens.get("cache") or {}).items()}
+    for kind in TOKEN_KINDS:
+        total = sum(getattr(part, f"tokens_{kind}") or 0 for part in finishes)
+        if flat.get(kind) is not None and flat[kind] != total:
+            detail = f"the recording says {flat[kind]} {kind} tokens, its steps have {total}"
             yield rows.finding("rollup", detail, row=rows.session)
 
 
