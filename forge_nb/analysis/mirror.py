@@ -1,12 +1,19 @@
 """An in-memory DuckDB copy of a store's rows, brought up to date by `rev`.
 
 Rows come through Arrow, never with their JSON. All tables of one refresh are read inside one read
-transaction, so that they show one state; a writer in another process is never blocked. DuckDB
-never opens the SQLite file itself.
+transaction, so that they show one state; a writer in another process is never blocked.
+
+The file is read with the same SQLite library that writes it, never with a driver that brings a
+SQLite of its own (DuckDB's scanner, ADBC): two copies in one process do not know of each other's
+locks, and closing a file in one drops the locks of the other. Measured: crashes within seconds of
+reading beside a writer (`tests/test_analysis.py`).
 """
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forge_nb.analysis.views import VIEWS
@@ -22,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Mirror"]
 
 _TABLES = (schema.session, schema.message, schema.part, schema.usage)
-_BATCH_ROWS = 65_536  # ADBC guesses types from the first batch; see `_select`
 
 _SUMMARY_TEXT = """
 SELECT p.session_id, p.message_id,
@@ -73,16 +79,15 @@ class Mirror:
 
     def refresh(self) -> int:
         """Take over what has changed; returns the number of rows."""
-        import adbc_driver_sqlite.dbapi as adbc
-
-        with adbc.connect(f"file:{self._path}?mode=ro") as source, source.cursor() as cursor:
-            newest = self._newest(cursor)
+        uri = f"{Path(self._path).absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as source:
+            source.execute("BEGIN")
+            newest = self._newest(source)
             if newest == self._rev:
                 return 0
-            changes = [(table, self._changed(cursor, table)) for table in _TABLES]
-            gone = self._gone(cursor)
-            cursor.execute(_SUMMARY_TEXT, (self._tenant,))
-            summaries = cursor.fetchall()
+            changes = [(table, self._changed(source, table)) for table in _TABLES]
+            gone = self._gone(source)
+            summaries = source.execute(_SUMMARY_TEXT, (self._tenant,)).fetchall()
         target = self.cursor()
         target.execute("BEGIN")
         for kind, session_id, gone_id in gone:
@@ -97,25 +102,26 @@ class Mirror:
         self._rev = newest
         return sum(rows.num_rows for _, rows in changes)
 
-    def _newest(self, cursor: Any) -> int:
-        cursor.execute("SELECT rev FROM tenant WHERE tenant_id = ?", (self._tenant,))
-        row = cursor.fetchone()
+    def _newest(self, source: sqlite3.Connection) -> int:
+        query = "SELECT rev FROM tenant WHERE tenant_id = ?"
+        row = source.execute(query, (self._tenant,)).fetchone()
         return int(row[0]) if row else -1
 
-    def _changed(self, cursor: Any, table: sa.Table) -> pa.Table:
-        arrow = _arrow_schema(table)
-        cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
-        cursor.execute(_select(table), (self._tenant, self._rev))
-        found: pa.Table = cursor.fetch_arrow_table()
-        return found.rename_columns(arrow.names).cast(arrow).slice(1)
+    def _changed(self, source: sqlite3.Connection, table: sa.Table) -> pa.Table:
+        """Return the rows that changed as an Arrow table of the declared types."""
+        import pyarrow as pa
 
-    def _gone(self, cursor: Any) -> list[tuple[str, str, str]]:
-        cursor.execute(
-            "SELECT kind, session_id, id FROM tombstone WHERE tenant_id = ? AND rev > ?",
-            (self._tenant, self._rev),
-        )
-        rows: list[tuple[str, str, str]] = cursor.fetchall()
-        return rows
+        arrow = _arrow_schema(table)
+        rows = source.execute(_select(table), (self._tenant, self._rev)).fetchall()
+        columns = list(zip(*rows, strict=True)) or [()] * len(arrow)
+        arrays = [
+            pa.array(values, type=field.type) for values, field in zip(columns, arrow, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=arrow)
+
+    def _gone(self, source: sqlite3.Connection) -> list[tuple[str, str, str]]:
+        query = "SELECT kind, session_id, id FROM tombstone WHERE tenant_id = ? AND rev > ?"
+        return source.execute(query, (self._tenant, self._rev)).fetchall()
 
     def _delete(self, target: Any, kind: str, session_id: str, gone_id: str) -> None:
         if kind == "session":
@@ -168,16 +174,6 @@ def _arrow_schema(table: sa.Table) -> pa.Schema:
 
 
 def _select(table: sa.Table) -> str:
-    """Return the query for changed rows, behind a row that fixes the types.
-
-    The ADBC driver guesses a column's type from its first batch and ignores the declared one; an
-    all-NULL batch would become integers.
-    """
-    samples = {"TEXT": "''", "BIGINT": "0", "DOUBLE": "0.0"}
-    columns = _columns(table)
-    first = ", ".join(samples[str(column.type)] for column in columns)
-    names = ", ".join(f'"{column.name}"' for column in columns)
-    return (
-        f"SELECT {first} UNION ALL "
-        f'SELECT {names} FROM "{table.name}" WHERE tenant_id = ? AND rev > ?'
-    )
+    """Return the query for changed rows."""
+    names = ", ".join(f'"{column.name}"' for column in _columns(table))
+    return f'SELECT {names} FROM "{table.name}" WHERE tenant_id = ? AND rev > ?'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forge_nb.analysis.frames import to_pandas
 from forge_nb.analysis.views import FRAME_ORDER
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_sql"]
 
+_AGAIN_S = 0.05  # between two interrupts
 _READS = frozenset({"SELECT", "EXPLAIN"})
 
 
@@ -46,11 +47,11 @@ def run_sql(
     import duckdb
 
     cursor = mirror.cursor()
-    timer = threading.Timer(timeout_s, cursor.interrupt)
-    timer.daemon = True
+    done = threading.Event()
+    watch = threading.Thread(target=_interrupt, args=(cursor, done, timeout_s), daemon=True)
     try:
         _check(cursor.extract_statements(query), query)
-        timer.start()
+        watch.start()
         relation = cursor.sql(query, params=list(params or ()))
         return to_pandas(relation.to_arrow_table())
     except duckdb.InterruptException as error:
@@ -59,8 +60,18 @@ def run_sql(
     except duckdb.Error as error:
         raise UsageError(_reason(error), query=query) from error
     finally:
-        timer.cancel()
+        done.set()
+        if watch.is_alive():
+            watch.join()
         cursor.close()
+
+
+def _interrupt(cursor: Any, done: threading.Event, timeout_s: float) -> None:
+    """Interrupt a query at its time limit, and again: DuckDB forgets one that comes too early."""
+    wait_s = timeout_s
+    while not done.wait(wait_s):
+        cursor.interrupt()
+        wait_s = _AGAIN_S
 
 
 def _check(statements: list[duckdb.Statement], query: str) -> None:
