@@ -24,7 +24,7 @@ _FINDING = re.compile(
     r"\b(fail|pass|error|because|cause|found|fixed|\d+ (tests?|passed|failed))", re.IGNORECASE
 )
 _PATH = re.compile(r"(?<![\w/])(?:[\w.-]+/)+[\w.-]+\.\w{1,5}\b|\b[\w-]+\.(?:py|toml|md|json|ts)\b")
-_SHARE = 0.35  # of the source's length, at most
+_SHARE = 0.6  # of the source's length, at most
 _LINE_CHARS = 220
 
 
