@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 
 import typer
 
 from forge_nb import __version__
 from forge_nb.cli.lab import lab
-from forge_nb.cli.output import fail
+from forge_nb.cli.output import tell
 from forge_nb.cli.sessions import register
 from forge_nb.errors import ForgeError
 
 __all__ = ["app", "main"]
+
+_INTERRUPTED = 130  # what a shell expects after Ctrl-C
+_STOPPED_READING = 1
 
 app = typer.Typer(
     name="forge-nb",
@@ -36,16 +41,35 @@ def _top(
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line and exit code 2."""
+    """Run the command line; an error is one line and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # whatever the terminal can show
     try:
-        app()
-    except ForgeError as error:
-        fail(error)
+        code = _run()
+        sys.stdout.flush()
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; there is nobody to tell
-        raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        fail("stopped; what was said so far is kept", code=130)
+        # The reader has gone. Python flushes once more at the end; that must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _STOPPED_READING
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command that was asked for; return the exit code."""
+    try:
+        code = app(sys.argv[1:] or ["--help"], prog_name="forge-nb", standalone_mode=False)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    except (ForgeError, typer.TyperException) as error:
+        return tell(f"{error}" if isinstance(error, ForgeError) else f"{error.format_message()}")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return tell(f"{error.filename or 'the system'}: {error.strerror}; mend it and try again")
+    if code == _INTERRUPTED:
+        return tell("stopped; what was said so far is kept", code=_INTERRUPTED)
+    return code if isinstance(code, int) else 0
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from tests.helpers import Saying, text, workbench
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from forge_nb.messages.stream import StreamEvent
     from forge_nb.workbench import Workbench
 
 DATA = Path(__file__).parents[1] / "notebooks" / "data" / "parser-fix.json"
@@ -118,7 +119,7 @@ def test_compactions_tell_what_each_request_became(loaded: Workbench) -> None:
 
 
 def test_outcomes_tell_abort_failure_and_completion_apart() -> None:
-    broken = [StepStart(), StreamError(message="no", kind="api")]
+    broken: list[StreamEvent] = [StepStart(), StreamError(message="no", kind="api")]
     with workbench(Saying(text("fine"), broken)) as wb:
         conversation = wb.session("t")
 
@@ -165,7 +166,8 @@ def test_a_reader_beside_a_writer_sees_whole_transactions() -> None:
     """A session row's sums and its usage rows change together, whenever one looks."""
     with memory_workbench("scripted:tour") as wb:
         conversation = wb.session("t")
-        mirror, torn, done = Mirror(wb.store), [], threading.Event()
+        mirror, done = Mirror(wb.store), threading.Event()
+        torn: list[Any] = []
 
         def look() -> None:
             query = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["fail", "say", "table", "visible"]
+__all__ = ["fail", "say", "show", "tell", "visible"]
 
 _KEPT = frozenset("\n\t")
 
@@ -35,19 +35,34 @@ def say(text: str) -> None:
     sys.stdout.write(visible(text) + "\n")
 
 
-def fail(message: object, code: int = 2) -> NoReturn:
-    """Print one line on standard error and end with this exit code."""
+def tell(message: object, code: int = 2) -> int:
+    """Print one line on standard error; return the exit code."""
     line = " ".join(visible(str(message)).split())
     sys.stderr.write(f"forge-nb: {line}\n")
-    raise SystemExit(code)
+    return code
 
 
-def table(frame: pd.DataFrame, style: str) -> str:
-    """Return a frame as ``table``, ``csv`` or ``json`` text."""
-    if style == "csv":
-        return frame.to_csv(index=False).rstrip("\n")
+def fail(message: object, code: int = 2) -> NoReturn:
+    """Print one line on standard error and end with this exit code."""
+    raise SystemExit(tell(message, code))
+
+
+def show(frame: pd.DataFrame, style: str) -> None:
+    """Print a frame as ``table``, ``csv`` or ``json``.
+
+    A file or another program gets csv as it is; only a terminal would obey what is in it.
+    """
     if style == "json":
-        return frame.to_json(orient="records", date_format="iso", force_ascii=False)
+        text = frame.to_json(orient="records", date_format="iso")
+    elif style == "csv":
+        text = frame.to_csv(index=False).removesuffix("\n")
+        text = visible(text) if sys.stdout.isatty() else text
+    else:
+        text = visible(_table(frame))
+    sys.stdout.write(text + "\n")
+
+
+def _table(frame: pd.DataFrame) -> str:
     import pandas as pd  # noqa: PLC0415  only where rows are printed
 
     with pd.option_context("display.width", 0, "display.max_colwidth", 80):

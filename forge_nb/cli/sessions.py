@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forge_nb.cli.output import fail, say, table, visible
+from forge_nb.cli.output import fail, say, show, tell
 from forge_nb.errors import NotFoundError, UsageError
 from forge_nb.exchange.export import export_session
 from forge_nb.exchange.load import load
@@ -88,7 +88,7 @@ def import_(
     elif report.sessions:
         say(str(report))
     for one in report.skipped:
-        sys.stderr.write(f"forge-nb: {' '.join(visible(one.reason).split())}\n")
+        tell(one.reason)
     if report.skipped:
         raise SystemExit(1 if len(report.skipped) < len(paths) else 2)
 
@@ -100,9 +100,11 @@ def _load(store: Any, paths: list[Path]) -> ImportReport:
     from rich.progress import Progress  # noqa: PLC0415  only where somebody watches
 
     with Progress(transient=True) as progress:
-        bar = progress.add_task("importing", total=len(paths))
+        bar = progress.add_task("importing", total=None)
         return load(
-            store, paths, progress=lambda done, _total: progress.update(bar, completed=done)
+            store,
+            paths,
+            progress=lambda done, total: progress.update(bar, completed=done, total=total),
         )
 
 
@@ -136,7 +138,7 @@ def view(
     """Show what the model got for a call; without --at, what the next call would get."""
     with _opened(db) as workbench:
         found = _find(workbench, session)
-        place = int(at) if at is not None and at.isdigit() else at
+        place = int(at) if at is not None and at.isdecimal() else at
         seen = found.view(at=place)
         if as_json:
             sys.stdout.write(json.dumps({"session": found.id, **seen.to_dict()}) + "\n")
@@ -151,7 +153,7 @@ def sessions(db: Db = _DEFAULT_DB, style: Format = Style.TABLE) -> None:
     """List the sessions of a store."""
     columns = ["id", "title", "model", "messages", "steps", "compactions", "cost_usd", "origin"]
     with _opened(db) as workbench:
-        say(table(workbench.sessions()[columns], style))
+        show(workbench.sessions()[columns], style)
 
 
 def verify_(db: Db = _DEFAULT_DB) -> None:
@@ -174,7 +176,7 @@ def sql(
 ) -> None:
     """Query sessions, messages, parts, steps, tools, compactions; read-only."""
     with _opened(db) as workbench:
-        say(table(workbench.sql(query), style))
+        show(workbench.sql(query), style)
 
 
 def run(
@@ -188,6 +190,8 @@ def run(
     """Prompt a model, streaming to the terminal."""
     if model is not None:
         resolve_model(model)  # a wrong name is told before anything is stored
+    elif session is None:
+        fail("which model? add --model PROVIDER:MODEL, such as --model scripted:tour")
     with Workbench(db) as workbench:
         if session is None:
             conversation = workbench.session(_title(prompt), model=model)

@@ -8,16 +8,26 @@ that were written here alone.
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from forge_nb.errors import ConflictError, ExchangeError, ForgeError, NotFoundError
-from forge_nb.events import MessageUpdated, Origin, PartUpdated, SessionUpdated
-from forge_nb.exchange.opencode_db import SQLITE_MAGIC, read_database
-from forge_nb.exchange.opencode_json import read_export
-from forge_nb.exchange.report import ImportReport, Skipped
+from forge_nb.events import (
+    MessageRemoved,
+    MessageUpdated,
+    Origin,
+    PartRemoved,
+    PartUpdated,
+    SessionUpdated,
+    SyncEvent,
+)
+from forge_nb.exchange.opencode_db import SQLITE_MAGIC, opened_database
+from forge_nb.exchange.opencode_json import opened_export
+from forge_nb.exchange.report import ImportReport, Oddity, Skipped
 from forge_nb.exchange.review import review, usage_of
 from forge_nb.messages.codec import (
     message_from_dict,
@@ -25,21 +35,22 @@ from forge_nb.messages.codec import (
     part_from_dict,
     part_to_dict,
     session_from_dict,
+    session_to_dict,
 )
 from forge_nb.messages.message import MessageWithParts, SessionInfo
+from forge_nb.projection import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
+    from contextlib import AbstractContextManager
 
-    from forge_nb.events import SyncEvent
-    from forge_nb.exchange.base import ForeignSession
+    from forge_nb.exchange.base import ForeignSession, Source
     from forge_nb.exchange.report import ImportedSession
     from forge_nb.messages.message import Message
     from forge_nb.messages.parts import Part
-    from forge_nb.store.base import Store
+    from forge_nb.store.base import Store, StoredSession
 
-__all__ = ["Checked", "load", "read_sessions"]
+__all__ = ["Checked", "load", "opened"]
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +59,39 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     info: SessionInfo
     messages: list[MessageWithParts]
     origin: Origin
+    oddities: tuple[Oddity, ...] = ()
+
+
+class _Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store lacks of a session that comes in."""
+
+    name: str
+    """new, grown, unchanged, or older."""
+    leave: AbstractSet[str] = frozenset()
+    """Ids of rows that are as they should be."""
+    gone: tuple[SyncEvent, ...] = ()
+    oddities: tuple[Oddity, ...] = ()
+
+
+class _Meter:
+    """Counts bytes of the files, a message at a time."""
+
+    def __init__(self, paths: Sequence[Path], progress: Callable[[int, int], None]) -> None:
+        self._sizes = [path.stat().st_size if path.is_file() else 0 for path in paths]
+        self._progress = progress
+        self._done = 0.0
+        self._before = 0
+
+    def tick(self, share: float) -> None:
+        """Move on by a share of the file."""
+        self._done += share * self._sizes[0]
+        self._progress(self._before + int(self._done), self._before + sum(self._sizes))
+
+    def next_file(self) -> None:
+        """Take the file as done, whatever became of it."""
+        self._before += self._sizes.pop(0)
+        self._done = 0.0
+        self._progress(self._before, self._before + sum(self._sizes))
 
 
 def load(
@@ -65,7 +109,7 @@ def load(
     paths
         Exports (``.json``, compressed or not) and ``opencode.db`` files; one or many.
     progress
-        Called with how many paths are done and how many there are.
+        Called with how many bytes of the files are done and how many there are; on any thread.
 
     Returns
     -------
@@ -74,15 +118,16 @@ def load(
         Nothing of a skipped path was written.
     """
     asked = [paths] if isinstance(paths, str | Path) else list(paths)
+    files = [Path(path).expanduser() for path in asked]
     sessions: list[ImportedSession] = []
     skipped: list[Skipped] = []
-    for done, path in enumerate(asked):
-        progress(done, len(asked))
+    meter = _Meter(files, progress)
+    for path, file in zip(asked, files, strict=True):
         try:
-            sessions += _load_one(store, Path(path).expanduser())
+            sessions += _load_one(store, file, meter)
         except (ForgeError, OSError) as error:
             skipped.append(Skipped(path=str(path), reason=_reason(path, error)))
-    progress(len(asked), len(asked))
+        meter.next_file()
     return ImportReport(sessions=tuple(sessions), skipped=tuple(skipped))
 
 
@@ -91,8 +136,8 @@ def _reason(path: str | Path, error: ForgeError | OSError) -> str:
     return text if str(path) in text else f"{path}: {text}"
 
 
-def read_sessions(path: Path) -> list[ForeignSession]:
-    """Read a file of any known format, told by its content, never by its name.
+def opened(path: Path) -> AbstractContextManager[Source]:
+    """Open a file of any known format, told by its content, never by its name.
 
     Raises
     ------
@@ -104,32 +149,52 @@ def read_sessions(path: Path) -> list[ForeignSession]:
         raise ExchangeError(msg, path=str(path))
     if not path.exists():
         raise ExchangeError(f"{path}: no such file; mend the path", path=str(path))
+    if not path.is_file():
+        raise ExchangeError(f"{path}: not a regular file; copy it to one first", path=str(path))
     if path.stat().st_size == 0:
         msg = f"{path}: the file is empty; export the session again, to a file"
         raise ExchangeError(msg, path=str(path))
     with path.open("rb") as file:
         is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
-    return read_database(path) if is_database else read_export(path)
+    return opened_database(path) if is_database else opened_export(path)
 
 
-def _load_one(store: Store, path: Path) -> list[ImportedSession]:
-    foreign = read_sessions(path)
-    checked = [_checked(one, path) for one in foreign]
-    known = {one.info.id for one in checked} | {row.info.id for row in store.sessions()}
+def _load_one(store: Store, path: Path, meter: _Meter) -> list[ImportedSession]:
+    """Write a file's sessions in one transaction; a file that brings nothing new needs none."""
     reports: list[ImportedSession] = []
-    events: list[SyncEvent] = []
-    for one in checked:
-        changes, change = _changes(store, one, path)
-        events += changes
-        reports.append(review(one.info, one.messages, known=known, change=change))
-    if events:
-        store.apply(events).result()
+    with opened(path) as source:
+        events = _incoming(store, source, path, reports=reports, meter=meter)
+        first = next(events, None)
+        if first is not None:
+            store.apply(itertools.chain([first], events)).result()
     return reports
+
+
+def _incoming(
+    store: Store, source: Source, path: Path, *, reports: list[ImportedSession], meter: _Meter
+) -> Iterator[SyncEvent]:
+    """Yield what the store lacks, session by session; appends a report for each."""
+    known = {*source.ids, *(row.info.id for row in store.sessions())}
+    for foreign in source.sessions:
+        one = _checked(foreign, path)
+        change = _changed(store, one, path)
+        share = 1 / len(source.ids) / (len(one.messages) or 1)
+        if change.name in {"new", "grown"}:
+            yield SessionUpdated(info=one.info, origin=one.origin)
+            yield from change.gone
+            for item in one.messages:
+                meter.tick(share)
+                yield from _events(item, one.origin, change.leave)
+        oddities = one.oddities + change.oddities
+        reports.append(
+            review(one.info, one.messages, known=known, change=change.name, oddities=oddities)
+        )
 
 
 def _checked(foreign: ForeignSession, path: Path) -> Checked:
     """Read a session's JSON into values; says where it is wrong."""
-    digest = hashlib.sha256(msgspec.json.encode([foreign.info, foreign.messages])).hexdigest()
+    content = json_text([foreign.info, foreign.messages])
+    digest = hashlib.sha256(content.encode()).hexdigest()
     info = _value(path, f"{foreign.place}.info", session_from_dict, foreign.info)
     messages = []
     seen: set[str] = set()
@@ -143,14 +208,19 @@ def _checked(foreign: ForeignSession, path: Path) -> Checked:
         _check_ids(path, where, session_id=info.id, message=message, parts=found, seen=seen)
         messages.append(MessageWithParts(message=message, parts=found))
     origin = Origin(format=foreign.format, source_hash=digest, source_id=info.id)
-    return Checked(info=info, messages=messages, origin=origin)
+    dropped = tuple(
+        Oddity(code="dropped", detail=f"{place} belongs to no row of a session and is left out")
+        for place in foreign.dropped
+    )
+    return Checked(info=info, messages=messages, origin=origin, oddities=dropped)
 
 
 def _value(path: Path, where: str, read: Callable[[dict[str, Any]], Any], raw: Any) -> Any:
     try:
         return read(raw)
-    except ExchangeError as error:
-        place = where + str(error.fields.get("place", "$")).removeprefix("$")
+    except (ExchangeError, UnicodeEncodeError) as error:  # half a character in a key or a kind
+        fields = getattr(error, "fields", {})
+        place = where + str(fields.get("place", "$")).removeprefix("$")
         msg = f"{path}: {place}: {error}"
         raise ExchangeError(msg, path=str(path), place=place) from error
 
@@ -179,50 +249,69 @@ def _check_ids(
             raise ExchangeError(msg, path=str(path), place=where)
 
 
-def _changes(store: Store, one: Checked, path: Path) -> tuple[list[SyncEvent], str]:
-    """Return the events that bring the store up to this session, and what that is called."""
+def _changed(store: Store, one: Checked, path: Path) -> _Change:
+    """Compare a session with what is stored of it."""
     try:
         stored = store.session(one.info.id)
     except NotFoundError:
-        return list(_events(one)), "new"
+        return _Change(name="new")
     if stored.origin.format is None:
         msg = f"{path}: session {one.info.id!r} was made in this store; export it from here instead"
         raise ConflictError(msg, path=str(path), session_id=one.info.id)
     if stored.origin.source_hash == one.origin.source_hash:
-        return [], "unchanged"
-    mine = store.imported_ids(one.info.id)
-    local = _local_ids(store, one.info.id, mine)
-    return list(_events(one, leave=_same_rows(store, one) | local)), "grown"
+        return _Change(name="unchanged")
+    if _is_older(store, stored, one):
+        detail = "the file is from before what is stored, which is kept; nothing was changed"
+        return _Change(name="older", oddities=(Oddity(code="older_source", detail=detail),))
+    return _grown(store, stored, one)
 
 
-def _local_ids(store: Store, session_id: str, imported: frozenset[str]) -> set[str]:
-    found: set[str] = set()
+def _is_older(store: Store, stored: StoredSession, one: Checked) -> bool:
+    had = store.imported_info(one.info.id) or session_to_dict(stored.info)
+    before, now = had["time"].get("updated"), one.info.time.updated
+    return before is not None and now is not None and now < before
+
+
+def _grown(store: Store, stored: StoredSession, one: Checked) -> _Change:
+    """Find rows to leave, because they are the same or were written here, and those to remove.
+
+    The source may have taken messages back. They go, unless the session went on here, where later
+    rows may rest on them.
+    """
+    session_id, imported = one.info.id, store.imported_ids(one.info.id)
+    coming: dict[str, dict[str, Any]] = {}
+    for item in one.messages:
+        coming[item.message.id] = message_to_dict(item.message)
+        coming |= {part.id: part_to_dict(part) for part in item.parts}
+    leave: set[str] = set()
+    gone: list[SyncEvent] = []
     for item in store.messages(session_id):
-        found |= {item.message.id, *(part.id for part in item.parts)} - imported
-    return found
+        message_id = item.message.id
+        had = {part.id: part_to_dict(part) for part in item.parts}
+        had[message_id] = message_to_dict(item.message)
+        leave |= {row for row in had if row not in imported or coming.get(row) == had[row]}
+        lost = [row for row in had if row in imported and row not in coming]
+        if message_id in lost:
+            gone.append(MessageRemoved(session_id=session_id, message_id=message_id))
+        else:
+            gone += (
+                PartRemoved(session_id=session_id, message_id=message_id, part_id=row)
+                for row in lost
+            )
+    if gone and stored.has_local_rows:
+        detail = f"{len(gone)} rows that the source took back are kept: the session went on here"
+        kept = Oddity(code="taken_back", detail=detail)
+        return _Change(name="grown", leave=leave, oddities=(kept,))
+    return _Change(name="grown", leave=leave, gone=tuple(gone))
 
 
-def _same_rows(store: Store, one: Checked) -> set[str]:
-    """Return ids of the rows whose JSON has not changed."""
-    stored: dict[str, dict[str, Any]] = {}
-    for item in store.messages(one.info.id):
-        stored[item.message.id] = message_to_dict(item.message)
-        stored |= {part.id: part_to_dict(part) for part in item.parts}
-    same: set[str] = set()
-    for item in one.messages:
-        if stored.get(item.message.id) == message_to_dict(item.message):
-            same.add(item.message.id)
-        same |= {part.id for part in item.parts if stored.get(part.id) == part_to_dict(part)}
-    return same
-
-
-def _events(one: Checked, *, leave: AbstractSet[str] = frozenset()) -> Iterator[SyncEvent]:
-    """Yield a session's rows as events, but for those to leave."""
-    yield SessionUpdated(info=one.info, origin=one.origin)
-    for item in one.messages:
-        if item.message.id not in leave:
-            yield MessageUpdated(message=item.message, origin=one.origin)
-        for part in item.parts:
-            if part.id not in leave:
-                yield PartUpdated(part=part, origin=one.origin)
-                yield from usage_of(item.message, part)
+def _events(item: MessageWithParts, origin: Origin, leave: AbstractSet[str]) -> Iterator[SyncEvent]:
+    """Yield a message's rows as events, but for those to leave."""
+    is_new = item.message.id not in leave
+    if is_new:
+        yield MessageUpdated(message=item.message, origin=origin)
+    for part in item.parts:
+        if part.id not in leave:
+            yield PartUpdated(part=part, origin=origin)
+        if is_new or part.id not in leave:
+            yield from usage_of(item.message, part)

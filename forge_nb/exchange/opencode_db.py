@@ -14,21 +14,26 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from forge_nb.errors import ExchangeError
-from forge_nb.exchange.base import ForeignSession
+from forge_nb.exchange.base import ForeignSession, Source, read_json
+from forge_nb.store.migrations import APPLICATION_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FORMAT", "SQLITE_MAGIC", "read_database"]
+__all__ = ["FORMAT", "SQLITE_MAGIC", "opened_database"]
 
 FORMAT = "opencode-db"
 SQLITE_MAGIC = b"SQLite format 3\x00"
-_TABLES = frozenset({"session", "message", "part"})
+_NEEDED = {
+    "session": {"id", "time_created", "time_updated"},
+    "message": {"id", "session_id", "time_created", "data"},
+    "part": {"id", "session_id", "message_id", "data"},
+}
+_USAGE = ("input", "output", "reasoning", "cache_read", "cache_write")
 _SUFFIXES = ("", "-wal", "-journal")
 _COPY_TRIES = 5
+_BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _FORMAT_BYTE, _HEADER_BYTES = 18, 19  # the header's byte 18 is 2 in WAL mode
 _PLAIN = {
     "project_id": "projectID",
@@ -44,8 +49,9 @@ _PLAIN = {
 _JSON = ("metadata", "permission", "revert", "model")
 
 
-def read_database(path: Path) -> list[ForeignSession]:
-    """Return every session of a database, oldest first.
+@contextlib.contextmanager
+def opened_database(path: Path) -> Iterator[Source]:
+    """Read a database's sessions one by one, oldest first.
 
     Raises
     ------
@@ -55,9 +61,12 @@ def read_database(path: Path) -> list[ForeignSession]:
     with tempfile.TemporaryDirectory(prefix="forge-import-") as folder:
         copy = _copied(path, Path(folder))
         try:
-            with contextlib.closing(sqlite3.connect(copy)) as connection:
+            # The store's writer thread is the one that takes the sessions.
+            with contextlib.closing(sqlite3.connect(copy, check_same_thread=False)) as connection:
                 connection.row_factory = sqlite3.Row
-                return list(_sessions(connection, path))
+                _check_tables(connection, path)
+                ids = tuple(row["id"] for row in connection.execute("SELECT id FROM session"))
+                yield Source(ids=ids, sessions=_sessions(connection, path))
         except sqlite3.Error as error:
             msg = f"{path}: the database cannot be read ({error}); close the program and try again"
             raise ExchangeError(msg, path=str(path)) from error
@@ -100,21 +109,38 @@ def _check_lock(path: Path) -> None:
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1)) as connection:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error as error:
-        msg = f"{path}: the database cannot be read ({error}); close the program and try again"
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _BUSY_CODES:
+            return  # damaged, or left by a crash: the copy will show
+        msg = f"{path}: another program holds the database; close it and try again"
         raise ExchangeError(msg, path=str(path)) from error
 
 
-def _sessions(connection: sqlite3.Connection, path: Path) -> Iterator[ForeignSession]:
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if not tables >= _TABLES:
-        msg = f"{path}: a SQLite database, but not opencode's: it lacks {sorted(_TABLES - tables)}"
+def _check_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse databases of other programs, our own included."""
+    remedy = "name an opencode.db, or what `opencode export SESSION` wrote"
+    if connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
+        msg = (
+            f"{path}: a forge_nb store; open it with --db, or export its sessions and import those"
+        )
         raise ExchangeError(msg, path=str(path))
+    for table, needed in _NEEDED.items():
+        columns = {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
+        lacking = f"columns {sorted(needed - columns)} in" if columns else "the table"
+        if not columns >= needed:
+            what = f"a SQLite database, but not opencode's: without {lacking} {table!r}"
+            msg = f"{path}: {what}; {remedy}"
+            raise ExchangeError(msg, path=str(path))
+
+
+def _sessions(connection: sqlite3.Connection, path: Path) -> Iterator[ForeignSession]:
     for row in connection.execute("SELECT * FROM session ORDER BY time_created, id"):
+        messages, orphans = _messages(connection, row["id"], path)
         yield ForeignSession(
             info=_info(row, path),
-            messages=_messages(connection, row["id"], path),
+            messages=messages,
             format=FORMAT,
             place=f"session {row['id']}",
+            dropped=orphans,
         )
 
 
@@ -141,7 +167,8 @@ def _info(row: sqlite3.Row, path: Path) -> dict[str, Any]:
 
 def _add_summary(info: dict[str, Any], row: sqlite3.Row, has: set[str], path: Path) -> None:
     names = ("additions", "deletions", "files")
-    if "summary_additions" not in has or row["summary_additions"] is None:
+    is_kept = has >= {"summary_diffs", *(f"summary_{name}" for name in names)}
+    if not is_kept or row["summary_additions"] is None:
         return
     info["summary"] = {name: row[f"summary_{name}"] for name in names}
     if row["summary_diffs"] is not None:
@@ -149,7 +176,7 @@ def _add_summary(info: dict[str, Any], row: sqlite3.Row, has: set[str], path: Pa
 
 
 def _add_usage(info: dict[str, Any], row: sqlite3.Row, has: set[str]) -> None:
-    if "tokens_input" not in has:
+    if not has >= {"cost", *(f"tokens_{kind}" for kind in _USAGE)}:
         return
     info["cost"] = row["cost"]
     info["tokens"] = {
@@ -162,24 +189,33 @@ def _add_usage(info: dict[str, Any], row: sqlite3.Row, has: set[str]) -> None:
 
 def _messages(
     connection: sqlite3.Connection, session_id: str, path: Path
-) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+) -> tuple[list[tuple[dict[str, Any], list[dict[str, Any]]]], tuple[str, ...]]:
+    """Return the messages with their parts, and the places of parts without a message."""
     parts: dict[str, list[dict[str, Any]]] = defaultdict(list)
     query = "SELECT id, message_id, data FROM part WHERE session_id = ? ORDER BY message_id, id"
     for row in connection.execute(query, (session_id,)):
         ids = {"id": row["id"], "sessionID": session_id, "messageID": row["message_id"]}
-        parts[row["message_id"]].append(_json(row["data"], path, f"part {row['id']}") | ids)
+        parts[row["message_id"]].append(_object(row["data"], path, f"part {row['id']}") | ids)
     query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
     messages = []
     for row in connection.execute(query, (session_id,)):
         ids = {"id": row["id"], "sessionID": session_id}
-        info = _json(row["data"], path, f"message {row['id']}") | ids
-        messages.append((info, parts.get(row["id"], [])))
-    return messages
+        info = _object(row["data"], path, f"message {row['id']}") | ids
+        messages.append((info, parts.pop(row["id"], [])))
+    orphans = (part["id"] for left in parts.values() for part in left)
+    return messages, tuple(f"part {part_id}" for part_id in orphans)
 
 
-def _json(text: str | bytes, path: Path, place: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, TypeError) as error:
-        msg = f"{path}: {place} holds damaged JSON ({error})"
-        raise ExchangeError(msg, path=str(path), place=place) from error
+def _object(text: object, path: Path, place: str) -> dict[str, Any]:
+    found = _json(text, path, place)
+    if not isinstance(found, dict):
+        msg = f"{path}: {place}: a JSON object was expected, not {type(found).__name__}"
+        raise ExchangeError(msg, path=str(path), place=place)
+    return found
+
+
+def _json(text: object, path: Path, place: str) -> Any:
+    if not isinstance(text, str):
+        msg = f"{path}: {place}: JSON text was expected, not {text!r}"
+        raise ExchangeError(msg, path=str(path), place=place)
+    return read_json(text, path, place)

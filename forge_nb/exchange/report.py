@@ -43,7 +43,7 @@ class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[Oddity, ...] = ()
     title: str = ""
     change: str = "new"
-    """new, grown, or unchanged."""
+    """new, grown, unchanged, or older: from before what is stored, which was kept."""
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):

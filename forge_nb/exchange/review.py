@@ -13,8 +13,8 @@ from forge_nb.messages.parts import (
     ReasoningPart,
     StepFinishPart,
     TextPart,
-    ToolCompleted,
     ToolPart,
+    ToolPending,
     UnknownPart,
     is_open,
 )
@@ -22,7 +22,7 @@ from forge_nb.messages.usage import NO_TOKENS, TOKEN_KINDS, Cost, cost_of
 from forge_nb.providers.catalog import prices_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from forge_nb.events import Purpose, SyncEvent
@@ -81,6 +81,7 @@ def review(
     *,
     known: AbstractSet[str],
     change: str,
+    oddities: Iterable[Oddity] = (),
 ) -> ImportedSession:
     """Return a session's counts, sums and oddities.
 
@@ -91,7 +92,9 @@ def review(
     known
         Ids of the sessions that are or will be in the store; for missing children and parents.
     change
-        new, grown or unchanged.
+        new, grown, unchanged or older.
+    oddities
+        What was seen already, while reading.
     """
     parts = [part for item in messages for part in item.parts]
     finishes = [part for part in parts if isinstance(part, StepFinishPart)]
@@ -102,6 +105,7 @@ def review(
     }
     cost = sum(part.cost or 0 for part in finishes)
     warnings = [
+        *oddities,
         *_open_parts(parts),
         *_rollup(info, sums, cost),
         *_missing(info, parts, known),
@@ -165,7 +169,7 @@ def _missing(info: SessionInfo, parts: Sequence[Part], known: AbstractSet[str]) 
 
 def _child_of(part: Part) -> str | None:
     """Return the session that a task tool ran in."""
-    if not isinstance(part, ToolPart) or not isinstance(part.state, ToolCompleted):
+    if not isinstance(part, ToolPart) or isinstance(part.state, ToolPending):
         return None
     child = (part.state.metadata or {}).get("sessionId")
     return child if isinstance(child, str) else None

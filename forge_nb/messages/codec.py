@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _UNKNOWN_REQUIRED = ("id", "sessionID", "messageID")
-_TOOL_STATUSES = frozenset({"pending", "running", "completed", "error"})
+_TOOL_STATUSES = ("pending", "running", "completed", "error")  # a list cannot be sought in a set
 
 _V = TypeVar("_V", bound=Value)
 
