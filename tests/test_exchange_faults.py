@@ -133,6 +133,19 @@ def test_a_wrong_row_is_named_by_its_place(
     assert place in refused(store, write_export(tmp_path / "wrong.json", export))
 
 
+@pytest.mark.parametrize("created", [-(10**18), -5, 10**15, 10**18, 2**70])
+def test_a_time_that_cannot_be_is_kept_and_priced_all_the_same(
+    store: Store, tmp_path: Path, created: int
+) -> None:
+    export = export_of(session_id="ses_odd", cost=0)
+    for item in export["messages"]:
+        item["info"]["time"]["created"] = created
+        item["info"] |= {"providerID": "anthropic", "modelID": "claude-sonnet-4-5"}
+    assert load(store, write_export(tmp_path / "odd.json", export)).skipped == ()
+    assert export_session(store, "ses_odd") == export
+    assert [one for one in verify(store) if one.level == "failure"] == []
+
+
 # --------------------------------------------------------------------------- something else
 
 

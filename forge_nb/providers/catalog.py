@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["limits_for", "prices_for"]
 
+_LAST_DAY = (
+    datetime(9999, 12, 31, tzinfo=UTC).toordinal() - datetime(1970, 1, 1, tzinfo=UTC).toordinal()
+)
+
 
 def prices_for(
     provider_id: str | None,
@@ -78,11 +82,11 @@ def _model_price(provider_id: str, model_id: str, day: int | None) -> tuple[Any,
 
 
 def _first_moment(day: int | None) -> datetime:
-    """Return the start of a day; the newest table for None."""
+    """Return the start of a day; the newest table for None, the nearest for an impossible one."""
     return (
         datetime.max.replace(tzinfo=UTC)
         if day is None
-        else datetime.fromtimestamp(day * 86_400, tz=UTC)
+        else datetime.fromtimestamp(min(max(day, 0), _LAST_DAY) * 86_400, tz=UTC)
     )
 
 
