@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -254,3 +255,14 @@ def test_a_chart_is_self_contained_escapes_its_title_and_takes_any_length(
     many = pd.concat([steps] * 80, ignore_index=True)
     many["step"] = pd.array(range(1, len(many) + 1), dtype="Int64")
     assert len(context_svg(many, cuts)) < 300_000
+
+
+def test_an_impossible_time_is_missing_and_stops_nothing(tmp_path: Path) -> None:
+    export = json.loads(DATA.read_text("utf-8"))
+    export["messages"][0]["info"]["time"]["created"] = 10**18
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(export), "utf-8")
+    with memory_workbench() as wb:
+        wb.load(path)
+        assert wb.messages()["created_at"].isna().sum() == 1
+        assert len(wb.steps()) == 64

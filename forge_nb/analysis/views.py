@@ -8,7 +8,14 @@ from __future__ import annotations
 
 __all__ = ["FRAME_ORDER", "VIEWS"]
 
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+_TIME = "make_timestamptz({} * 1000)"
 _KNOWN_SUM = "CASE WHEN COALESCE({0}) IS NULL THEN NULL ELSE {1} END"
+
+
+def _at(column: str) -> str:
+    """Return SQL for a time column as a timestamp; a time outside the years 1 to 9999 is NULL."""
+    return f"CASE WHEN {column} BETWEEN {_FIRST_MS} AND {_LAST_MS} THEN {_TIME.format(column)} END"
 
 
 def _sum(*columns: str) -> str:
@@ -47,8 +54,8 @@ CREATE VIEW steps AS
 SELECT m.session_id, m.id AS message_id, m.step,
     COALESCE(u.purpose, CASE WHEN m.is_summary = 1 THEN 'compaction' ELSE 'turn' END) AS purpose,
     COALESCE(u.provider, m.provider) AS provider, COALESCE(u.model, m.model) AS model, m.agent,
-    make_timestamptz(COALESCE(u.started_ms, m.time_created) * 1000) AS started_at,
-    make_timestamptz(COALESCE(u.finished_ms, m.time_completed) * 1000) AS finished_at,
+    {_at("COALESCE(u.started_ms, m.time_created)")} AS started_at,
+    {_at("COALESCE(u.finished_ms, m.time_completed)")} AS finished_at,
     u.tokens_input, u.tokens_output, u.tokens_reasoning, u.tokens_cache_read,
     u.tokens_cache_write, {_TOTAL} AS tokens_total, {_CONTEXT} AS context_tokens,
     u.cost_usd, u.cost_recorded_usd, u.cost_source, m.finish, {_OUTCOME} AS outcome, m.error,
@@ -57,7 +64,7 @@ SELECT m.session_id, m.id AS message_id, m.step,
 FROM call_row m LEFT JOIN usage_row u ON u.session_id = m.session_id AND u.message_id = m.id
 UNION ALL
 SELECT u.session_id, u.message_id, NULL, u.purpose, u.provider, u.model, NULL,
-    make_timestamptz(u.started_ms * 1000), make_timestamptz(u.finished_ms * 1000),
+    {_at("u.started_ms")}, {_at("u.finished_ms")},
     u.tokens_input, u.tokens_output, u.tokens_reasoning, u.tokens_cache_read,
     u.tokens_cache_write, {_TOTAL}, {_CONTEXT}, u.cost_usd, u.cost_recorded_usd, u.cost_source,
     NULL, 'completed', NULL, u.attempt, u.tokens_total_reported
@@ -129,31 +136,31 @@ SELECT r.session_id, row_number() OVER (PARTITION BY r.session_id ORDER BY r.seq
     {_step_value("tokens_total", _AFTER, "ASC")} AS total_after,
     {_CONTEXT} AS summary_tokens_in, u.tokens_output AS summary_tokens_out, u.cost_usd,
     (r.summary_completed - r.summary_created) / 1000.0 AS seconds,
-    make_timestamptz(r.time_created * 1000) AS requested_at
+    {_at("r.time_created")} AS requested_at
 FROM request_row r
 LEFT JOIN usage_row u ON u.session_id = r.session_id AND u.message_id = r.summary_id
 """
 
-_TOOLS = """
+_TOOLS = f"""
 CREATE VIEW tools AS
 SELECT p.session_id, p.message_id, p.id AS part_id, c.step, p.tool, p.call_id, p.status,
-    make_timestamptz(p.time_start * 1000) AS started_at,
-    make_timestamptz(p.time_end * 1000) AS finished_at,
+    {_at("p.time_start")} AS started_at,
+    {_at("p.time_end")} AS finished_at,
     (p.time_end - p.time_start) / 1000.0 AS seconds,
     p.input_chars, p.chars AS output_chars,
-    make_timestamptz(p.time_compacted * 1000) AS cleared_at, p.attempt,
+    {_at("p.time_compacted")} AS cleared_at, p.attempt,
     p.discarded = 1 AS discarded
 FROM part_row p LEFT JOIN call_row c ON c.session_id = p.session_id AND c.id = p.message_id
 WHERE p.type = 'tool'
 """
 
-_PARTS = """
+_PARTS = f"""
 CREATE VIEW parts AS
 SELECT p.session_id, p.message_id, p.id, p.seq, c.step, p.type, p.tool, p.status, p.chars,
     p.synthetic = 1 AS synthetic, p.ignored = 1 AS ignored,
-    make_timestamptz(p.time_start * 1000) AS started_at,
-    make_timestamptz(p.time_end * 1000) AS finished_at,
-    make_timestamptz(p.time_compacted * 1000) AS cleared_at,
+    {_at("p.time_start")} AS started_at,
+    {_at("p.time_end")} AS finished_at,
+    {_at("p.time_compacted")} AS cleared_at,
     p.tokens_input, p.tokens_output, p.tokens_reasoning, p.tokens_cache_read,
     p.tokens_cache_write, p.cost_recorded_usd, p.attempt, p.discarded = 1 AS discarded,
     CASE WHEN p.origin_format IS NULL THEN 'local' ELSE 'imported' END AS origin
@@ -169,13 +176,13 @@ SELECT m.session_id, m.id, m.seq, m.role, m.parent_id, c.step, m.provider, m.mod
      WHERE p.session_id = m.session_id AND p.message_id = m.id) AS parts,
     m.tokens_input, m.tokens_output, m.tokens_reasoning, m.tokens_cache_read,
     m.tokens_cache_write, m.cost_recorded_usd,
-    make_timestamptz(m.time_created * 1000) AS created_at,
-    make_timestamptz(m.time_completed * 1000) AS completed_at,
+    {_at("m.time_created")} AS created_at,
+    {_at("m.time_completed")} AS completed_at,
     CASE WHEN m.origin_format IS NULL THEN 'local' ELSE 'imported' END AS origin
 FROM message_row m LEFT JOIN call_row c ON c.session_id = m.session_id AND c.id = m.id
 """
 
-_SESSIONS = """
+_SESSIONS = f"""
 CREATE VIEW sessions AS
 SELECT s.id, s.title, s.parent_id, s.project_id, s.directory, s.version, s.agent, s.provider,
     s.model,
@@ -186,8 +193,8 @@ SELECT s.id, s.title, s.parent_id, s.project_id, s.directory, s.version, s.agent
      WHERE r.session_id = s.id AND r.outcome = 'done') AS compactions,
     s.tokens_input, s.tokens_output, s.tokens_reasoning, s.tokens_cache_read,
     s.tokens_cache_write, s.cost_usd, s.cost_recorded_usd,
-    make_timestamptz(s.time_created * 1000) AS created_at,
-    make_timestamptz(s.time_updated * 1000) AS updated_at,
+    {_at("s.time_created")} AS created_at,
+    {_at("s.time_updated")} AS updated_at,
     CASE WHEN s.origin_format IS NULL THEN 'local' ELSE 'imported' END AS origin,
     s.origin_format, s.has_local_rows = 1 AS has_local_rows
 FROM session_row s
