@@ -138,12 +138,14 @@ class _Run:
         self._compactions_in_row = 0
         self.aborted = False
         self._limit: str | None = None
+        self._given: MessageWithParts | None = None  # what another process had answered
 
     async def until_stop(self) -> None:
         """Call the model, compact, and call it again until the turn is over."""
         for _ in range(self._setup.settings.max_steps):
             await self._take_prompts()
-            if not self._answers and self._is_answered():
+            self._given = None if self._answers else self._find_answer()
+            if self._given is not None:
                 return
             outcome = await self._step()
             if outcome == "compact":
@@ -156,17 +158,16 @@ class _Run:
         limit = self._setup.settings.max_steps
         self._limit = f"{limit} steps for one prompt; raise Settings.max_steps or ask again"
 
-    def _is_answered(self) -> bool:
-        """Whether the last question has its answer: its parent link and an end that is one."""
+    def _find_answer(self) -> MessageWithParts | None:
+        """Return the last question's answer: by its parent link, with an end that is one."""
         visible = self._session.visible()
         asked = _last_question(visible)
-        return asked is not None and any(
-            isinstance(item.message, AssistantMessage)
-            and item.message.parent_id == asked.id
-            and item.message.finish is not None
-            and item.message.finish not in CONTINUING_FINISHES
-            for item in visible
-        )
+        for item in visible if asked is not None else ():
+            message = item.message
+            is_answer = isinstance(message, AssistantMessage) and message.parent_id == asked.id
+            if is_answer and message.finish not in {None, *CONTINUING_FINISHES}:
+                return item
+        return None
 
     def _waiting(self) -> list[MessageWithParts]:
         return self._session.store.prompts(self._session.id, "waiting")
@@ -293,7 +294,7 @@ class _Run:
         return RunResult(
             session_id=self._session.id,
             outcome=self._outcome(last),
-            text=_text_of(stored, last),
+            text=_text_of(self._given or _item_of(stored, last)),
             message_ids=tuple(self._ids),
             compactions=self._compactions,
             tokens=tokens,
@@ -307,11 +308,16 @@ def _error_text(message: AssistantMessage) -> str | None:
     return None if error is None else f"{error.name}: {error.data.message or ''}"
 
 
-def _text_of(stored: list[MessageWithParts], last: AssistantMessage | None) -> str:
-    for item in stored:
-        if last is not None and item.message.id == last.id:
-            return "\n\n".join(part.text for part in item.parts if isinstance(part, TextPart))
-    return ""
+def _item_of(
+    stored: list[MessageWithParts], message: AssistantMessage | None
+) -> MessageWithParts | None:
+    ids = {item.message.id: item for item in stored}
+    return ids.get(message.id) if message is not None else None
+
+
+def _text_of(item: MessageWithParts | None) -> str:
+    parts = () if item is None else item.parts
+    return "\n\n".join(part.text for part in parts if isinstance(part, TextPart))
 
 
 def _last_question(visible: list[MessageWithParts]) -> UserMessage | None:

@@ -126,6 +126,20 @@ def test_cancelling_whoever_awaits_a_prompt_aborts_the_run_and_passes_the_cancel
         assert failures(wb) == []
 
 
+def test_resuming_an_answered_session_gives_the_answer_and_calls_nobody() -> None:
+    """So does a prompt that another process answered while this one waited."""
+    provider = Saying(text("the answer"), text("never asked"))
+    with workbench(provider) as wb:
+        conversation = wb.session("t")
+
+        async def main() -> RunResult:
+            await conversation.prompt("go")
+            return await conversation.resume()
+
+        assert asyncio.run(main()).text == "the answer"
+        assert len(provider.requests) == 1
+
+
 def test_a_blank_prompt_is_refused_and_nothing_is_stored() -> None:
     with workbench(Saying(text("x"))) as wb:
         conversation = wb.session("t")
