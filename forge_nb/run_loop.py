@@ -162,12 +162,8 @@ class _Run:
         """Return the last question's answer: by its parent link, with an end that is one."""
         visible = self._session.visible()
         asked = _last_question(visible)
-        for item in visible if asked is not None else ():
-            message = item.message
-            is_answer = isinstance(message, AssistantMessage) and message.parent_id == asked.id
-            if is_answer and message.finish not in {None, *CONTINUING_FINISHES}:
-                return item
-        return None
+        answers = [item for item in visible if asked and _answers(item, asked)]
+        return answers[-1] if answers else None
 
     def _waiting(self) -> list[MessageWithParts]:
         return self._session.store.prompts(self._session.id, "waiting")
@@ -306,6 +302,13 @@ class _Run:
 def _error_text(message: AssistantMessage) -> str | None:
     error = message.error
     return None if error is None else f"{error.name}: {error.data.message or ''}"
+
+
+def _answers(item: MessageWithParts, asked: UserMessage) -> bool:
+    message = item.message
+    if not isinstance(message, AssistantMessage) or message.parent_id != asked.id:
+        return False
+    return message.finish is not None and message.finish not in CONTINUING_FINISHES
 
 
 def _item_of(
