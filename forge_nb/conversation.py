@@ -79,8 +79,7 @@ class Conversation:
             Outcome, answer, tokens and cost of the run.
         """
         writer, setup = self.workbench.writer(self.id), self.setup
-        if self.id not in self.workbench.runners:
-            self._mend(wait=wait)
+        self._refuse_if_busy(wait=wait)
         with self._live(show=show):
             await add_prompt(writer, setup, text)
             result: RunResult = await self.workbench.run(
@@ -88,19 +87,19 @@ class Conversation:
             )
         return result
 
-    def _mend(self, *, wait: bool) -> None:
-        """Close what a crash left open, unless somebody runs the session."""
-        owner = self.workbench.take_lease(self.id)
-        if owner is None:
-            self.workbench.mend(self.id)
-        elif not wait:
+    def _refuse_if_busy(self, *, wait: bool) -> None:
+        """Say who runs the session, before anything is stored, to whoever will not wait."""
+        workbench = self.workbench
+        if wait or self.id in workbench.runners:
+            return
+        owner = workbench.take_lease(self.id)
+        if owner is not None:
             msg = f"session {self.id!r} is run by {owner!r}; wait for it or abort it there"
             raise SessionBusyError(msg, owner=owner)
 
     async def resume(self, *, wait: bool = True, show: bool | None = None) -> RunResult:
         """Answer the prompts that wait, or the last question when it has no answer yet."""
         writer, setup = self.workbench.writer(self.id), self.setup
-        self._mend(wait=wait)
         with self._live(show=show):
             result: RunResult = await self.workbench.run(
                 self.id, lambda: run_loop(writer, setup), wait=wait

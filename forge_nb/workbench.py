@@ -287,6 +287,7 @@ class Workbench:
         task = self.runners.get(session_id)
         if task is None or task.done():
             await self._wait_for_lease(session_id, wait=wait)
+            recover(self.store, session_id, now_ms=self._clock())
             task = asyncio.ensure_future(self._hold_lease(session_id, work()))
             self.runners[session_id] = task
         try:

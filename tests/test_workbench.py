@@ -15,9 +15,10 @@ import pytest
 import forge_nb
 from forge_nb.clock import system_clock
 from forge_nb.errors import CompactionError, NotFoundError, SessionBusyError, UsageError
+from forge_nb.events import MessageUpdated, PartUpdated
 from forge_nb.history import find_boundaries
-from forge_nb.messages.message import AssistantMessage, UserMessage
-from forge_nb.messages.parts import CompactionPart, TextPart, is_open
+from forge_nb.messages.message import AssistantMessage, MessageTime, UserMessage
+from forge_nb.messages.parts import CompactionPart, Span, TextPart, is_open
 from forge_nb.messages.stream import (
     StepFinish,
     StepStart,
@@ -30,6 +31,7 @@ from forge_nb.messages.usage import CacheTokens, ModelLimits, TokenUsage
 from forge_nb.messages.wire import COMPACTION_ASKED, CONTINUE_AFTER_COMPACTION
 from forge_nb.providers.registry import register_provider
 from forge_nb.settings import Settings
+from forge_nb.store.sql import LEASE_DEAD_MS
 from forge_nb.testing import memory_workbench
 from forge_nb.workbench import Workbench
 from tests.helpers import USED, Saying, text, wait_for, workbench
@@ -355,6 +357,29 @@ def test_a_killed_run_is_closed_when_the_store_is_opened_and_goes_on(tmp_path: P
         assert answers[0].time.completed is not None
         assert list(wb.steps()["outcome"]) == ["interrupted", "completed"]
         assert failures(wb) == []
+
+
+def test_what_a_dead_runner_left_open_is_closed_by_whoever_waited_for_its_lease() -> None:
+    """The lease outlives its process for a while; recovery comes when it is taken over."""
+    with workbench(Saying(text("mine"))) as wb:
+        conversation = wb.session("t")
+        writer = wb.writer(conversation.id)
+        message = AssistantMessage(
+            id="msg_dead", session_id=conversation.id, time=MessageTime(created=1)
+        )
+        part = TextPart(
+            id="prt_dead",
+            session_id=conversation.id,
+            message_id="msg_dead",
+            text="",
+            time=Span(start=1),
+        )
+        asyncio.run(writer.write([MessageUpdated(message=message), PartUpdated(part=part)]))
+        almost_dead_ms = system_clock() - LEASE_DEAD_MS + 400
+        wb.store.acquire_lease(conversation.id, "dead:1", now_ms=almost_dead_ms)
+        result = asyncio.run(conversation.prompt("go"))
+        assert result.text == "mine"
+        assert not [p for item in conversation.messages() for p in item.parts if is_open(p)]
 
 
 # ------------------------------------------------------------------------------------- handles

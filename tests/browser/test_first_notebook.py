@@ -22,9 +22,10 @@ FIRST = "01_bring_a_session.ipynb"
 OPEN = """
 import asyncio
 import forge_nb as forge
-wb = forge.open("live.db")
+wb = forge.open("{name}.db")
 s = wb.session("live", model="scripted:slow")
 """
+PROMPT = "task = asyncio.ensure_future(s.prompt('go', show=True))"
 LIVE_TEXT = "() => document.querySelector('.fnb-live')?.textContent ?? ''"
 STOPPED = """
 from forge_nb.messages.parts import is_open
@@ -70,7 +71,10 @@ def test_run_all_on_the_first_notebook_ends_clean(page: Page, lab: Lab) -> None:
 
 def test_stop_ends_a_live_run_and_leaves_no_open_part(page: Page, lab: Lab) -> None:
     lab.write_notebook(
-        "stop.ipynb", OPEN, "task = asyncio.ensure_future(s.prompt('go', show=True))", STOPPED
+        "stop.ipynb",
+        OPEN.format(name="stop"),
+        "task = asyncio.ensure_future(s.prompt('go', show=True))",
+        STOPPED,
     )
     open_notebook(page, lab, "stop.ipynb")
     start_all(page)
@@ -88,7 +92,9 @@ def test_stop_ends_a_live_run_and_leaves_no_open_part(page: Page, lab: Lab) -> N
 
 def test_a_reload_in_mid_run_brings_the_session_s_text_back(page: Page, lab: Lab) -> None:
     lab.write_notebook(
-        "again.ipynb", OPEN, "task = asyncio.ensure_future(s.prompt('go', show=True))"
+        "again.ipynb",
+        OPEN.format(name="again"),
+        "task = asyncio.ensure_future(s.prompt('go', show=True))",
     )
     open_notebook(page, lab, "again.ipynb")
     run_all(page)
