@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["limits_for", "prices_for"]
 
-_LAST_DAY = (
-    datetime(9999, 12, 31, tzinfo=UTC).toordinal() - datetime(1970, 1, 1, tzinfo=UTC).toordinal()
-)
+_MINUTE_MS = 60_000  # the finest step at which a price changes: some depend on the hour
+_LAST_MOMENT = datetime(9999, 12, 31, 12, tzinfo=UTC)
+_LAST_MINUTE = int(_LAST_MOMENT.timestamp() * 1e3) // _MINUTE_MS
 
 
 def prices_for(
@@ -36,14 +36,15 @@ def prices_for(
     provider_id, model_id
         As the provider names them.
     at_ms
-        When the call was made, milliseconds UTC: prices change. None for now's table.
+        When the call was made, milliseconds UTC: prices change, and some depend on the hour. None
+        for the newest table, at noon UTC.
     context_tokens
         Input tokens of the call, cache included; chooses the tier.
     """
     if provider_id is None or model_id is None:
         return None
-    day = None if at_ms is None else at_ms // 86_400_000
-    found = _model_price(provider_id, model_id, day)
+    minute = None if at_ms is None else at_ms // _MINUTE_MS
+    found = _model_price(provider_id, model_id, minute)
     if found is None:
         return None
     price, source = found
@@ -70,24 +71,21 @@ def limits_for(provider_id: str | None, model_id: str | None) -> ModelLimits:
 
 
 @functools.lru_cache(maxsize=4096)
-def _model_price(provider_id: str, model_id: str, day: int | None) -> tuple[Any, str] | None:
+def _model_price(provider_id: str, model_id: str, minute: int | None) -> tuple[Any, str] | None:
     from importlib.metadata import version  # noqa: PLC0415  only where a price is asked
 
     model = _find(provider_id, model_id)
     if model is None:
         return None
-    moment = _first_moment(day)
-    price = model.get_prices(moment)
+    price = model.get_prices(_moment(minute))
     return price, f"genai-prices {version('genai-prices')}"
 
 
-def _first_moment(day: int | None) -> datetime:
-    """Return the start of a day; the newest table for None, the nearest for an impossible one."""
-    return (
-        datetime.max.replace(tzinfo=UTC)
-        if day is None
-        else datetime.fromtimestamp(min(max(day, 0), _LAST_DAY) * 86_400, tz=UTC)
-    )
+def _moment(minute: int | None) -> datetime:
+    """Return a moment; of the newest table for None, the nearest for an impossible one."""
+    if minute is None:
+        return _LAST_MOMENT
+    return datetime.fromtimestamp(min(max(minute, 0), _LAST_MINUTE) * 60, tz=UTC)
 
 
 @functools.lru_cache(maxsize=4096)

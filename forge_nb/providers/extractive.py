@@ -23,13 +23,15 @@ _CONSTRAINT = re.compile(r"\b(must|never|always|do not|don't|only|without)\b", r
 _FINDING = re.compile(
     r"\b(fail|pass|error|because|cause|found|fixed|\d+ (tests?|passed|failed))", re.IGNORECASE
 )
-_PATH = re.compile(r"(?<![\w/])(?:[\w.-]+/)+[\w.-]+\.\w{1,5}\b|\b[\w-]+\.(?:py|toml|md|json|ts)\b")
+_WORD = re.compile(r"[\w./-]+")
+_PATH = re.compile(r"/?(?:[\w.-]+/)+[\w.-]+\.\w{1,5}|[\w-]+\.(?:py|toml|md|json|ts)")
+_PATH_CHARS = 200  # a longer word is no path; a bound, so that the search takes linear time
 _SHARE = 0.6  # of the source's length, at most
 _LINE_CHARS = 220
 
 
 def summarise(messages: Sequence[ModelMessage]) -> str:
-    """Return a summary of model messages; shorter than they are, empty for no text.
+    """Return a summary of model messages; shorter than they are, empty where that cannot be.
 
     Parameters
     ----------
@@ -50,8 +52,9 @@ def summarise(messages: Sequence[ModelMessage]) -> str:
         HEADINGS[3]: [line for role, line in said if role == "assistant"][-1:],
         HEADINGS[4]: _section(earlier, HEADINGS[4]) + _paths(text for _, _, text in texts),
     }
-    budget = int(sum(len(text) for _, _, text in texts) * _SHARE)
-    return _fitted(sections, budget) if texts else ""
+    size = sum(len(text) for _, _, text in texts)
+    summary = _fitted(sections, int(size * _SHARE))
+    return summary if len(summary) < size else ""
 
 
 def _lines(text: str) -> list[str]:
@@ -66,7 +69,9 @@ def _first(said: Iterable[tuple[str, str]], role: str) -> list[str]:
 
 
 def _paths(texts: Iterable[str]) -> list[str]:
-    return [path for text in texts for path in _PATH.findall(text)][:40]
+    words = (word.rstrip(".-/") for text in texts for word in _WORD.findall(text))
+    paths = (word for word in words if len(word) <= _PATH_CHARS and _PATH.fullmatch(word))
+    return list(dict.fromkeys(paths))[:40]
 
 
 def _section(earlier: Sequence[str], heading: str) -> list[str]:

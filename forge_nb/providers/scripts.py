@@ -194,7 +194,7 @@ def make_script(name: str, options: Mapping[str, str]) -> Script:
     if not options:
         return script
     count = options.get("n", "")
-    if name != "flood" or set(options) != {"n"} or not count.isdigit():
+    if name != "flood" or set(options) != {"n"} or not count.isdecimal():
         msg = f"script {name!r} does not take {dict(options)!r}; only flood takes n=NUMBER"
         raise UsageError(msg)
     return Script(name=name, about=script.about, answer=_flood(int(count)), limits=script.limits)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import inspect
 import json
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 
-from forge_nb.errors import ToolError, UsageError
+from forge_nb.errors import ToolError
 from forge_nb.messages.render import ToolSpec
+from forge_nb.tools.schema import input_model
 from forge_nb.tools.truncate import truncate
 
 if TYPE_CHECKING:
@@ -26,8 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["Tool", "ToolContext", "ToolOutput", "ToolRegistry", "tool"]
 
 
+_CONTEXT = "context"
+_DIGEST_CHARS = 16
+
+
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool may know of its call; passed to a parameter named ``context``."""
+    """What a tool may know of its call; passed to a parameter named ``context``.
+
+    A parameter of that name with a hint of its own, ``context: int``, is an argument like others.
+    """
 
     session_id: str
     message_id: str
@@ -65,7 +74,7 @@ class Tool:
         self.function = function
         self.name = name or function.__name__
         self.description = description or inspect.getdoc(function) or ""
-        self.takes_context = "context" in inspect.signature(function).parameters
+        self.takes_context = _takes_context(function)
         self._model: Any = None
 
     def __repr__(self) -> str:
@@ -80,7 +89,9 @@ class Tool:
     def model(self) -> Any:
         """The pydantic model of the input, made at the first use."""
         if self._model is None:
-            self._model = _input_model(self.function, self.name)
+            skip = frozenset({_CONTEXT} if self.takes_context else ())
+            known = {"ToolContext": ToolContext}
+            self._model = input_model(self.function, self.name, skip=skip, known=known)
         return self._model
 
     @property
@@ -106,7 +117,8 @@ class Tool:
             lines = [f"{_path(one)}: {one['msg']}" for one in error.errors()]
             msg = f"invalid arguments for {self.name}: {'; '.join(lines)}; call it again corrected"
             raise ToolError(msg, tool=self.name) from error
-        return {field: getattr(made, field) for field in type(made).model_fields}
+        fields = type(made).model_fields.items()
+        return {info.alias or field: getattr(made, field) for field, info in fields}
 
 
 @overload
@@ -156,14 +168,16 @@ class ToolRegistry:
         return [self._tools[name].spec for name in sorted(self._tools)]
 
     def get(self, name: str) -> Tool:
-        """Return a tool; a name in the wrong case is repaired.
+        """Return a tool; a name in the wrong case is repaired where no tool has it as written.
 
         Raises
         ------
         ToolError
             When there is no such tool; the text is for the model.
         """
-        repaired = {known.lower(): known for known in self._tools}.get(name.lower(), name)
+        repaired = name
+        if name not in self._tools:
+            repaired = {known.lower(): known for known in self._tools}.get(name.lower(), name)
         if repaired not in self._tools:
             msg = f"there is no tool {name!r}; there are {sorted(self._tools)}"
             raise ToolError(msg, tool=name)
@@ -180,29 +194,71 @@ class ToolRegistry:
         found = self.get(name)
         arguments = found.validate(given)
         if found.takes_context:
-            arguments["context"] = context
+            arguments[_CONTEXT] = context
         try:
-            value = await _call(found.function, arguments)
+            value = await _call(found, arguments)
+            result = _normalised(value, found.name)
         except ToolError:
             raise
-        except Exception as error:  # a tool is foreign code, and the model has to hear of it
-            msg = f"{type(error).__name__}: {error}"
-            raise ToolError(msg, tool=name) from error
-        return self._cut(_normalised(value, found.name), context)
+        except (Exception, SystemExit) as error:  # foreign code, and the model has to hear of it
+            raise _failed(error, name) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise _failed(error, name) from error  # nobody stopped the run: the tool's own affair
+        return self._cut(result, context)
 
     def _cut(self, result: ToolOutput, context: ToolContext) -> ToolOutput:
         keep_at = None
         if self._keep_outputs is not None:
-            keep_at = self._keep_outputs / f"{context.message_id}-{len(result.output)}.txt"
-        text, was_cut = truncate(result.output, keep_at=keep_at)
+            keep_at = self._keep_outputs / _file_name(context)
+        try:
+            text, was_cut = truncate(result.output, keep_at=keep_at)
+        except OSError:  # a full disk must not lose what the tool did
+            text, was_cut = truncate(result.output)
         metadata = {**(result.metadata or {}), "truncated": was_cut}
         return msgspec.structs.replace(result, output=text, metadata=metadata)
 
 
-async def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(**arguments)
-    return await asyncio.to_thread(function, **arguments)
+def _takes_context(function: Callable[..., Any]) -> bool:
+    """Return whether the parameter ``context`` asks for a `ToolContext`."""
+    parameter = inspect.signature(function).parameters.get(_CONTEXT)
+    if parameter is None:
+        return False
+    hint = parameter.annotation
+    return hint is parameter.empty or hint in (Any, "Any") or "ToolContext" in str(hint)
+
+
+def _file_name(context: ToolContext) -> str:
+    """Name a kept output; a call's id is the model's own word and no part of a path."""
+    digest = hashlib.sha256(context.call_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{context.message_id}-{digest[:_DIGEST_CHARS]}.txt"
+
+
+def _failed(error: BaseException, name: str) -> ToolError:
+    return ToolError(f"{type(error).__name__}: {error}", tool=name)
+
+
+async def _call(called: Tool, arguments: dict[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(called.function):
+        return await called.function(**arguments)
+    value = await asyncio.to_thread(_guarded, called, arguments)
+    return await value if inspect.isawaitable(value) else value
+
+
+def _guarded(called: Tool, arguments: dict[str, Any]) -> Any:
+    """Call on a worker thread; whatever is raised there becomes an error that a future can carry.
+
+    A StopIteration would leave its awaiter waiting for ever, a SystemExit would end the loop, and
+    a CancelledError would look like the user's Stop.
+    """
+    try:
+        return called.function(**arguments)
+    except ToolError:
+        raise
+    except BaseException as error:
+        raise _failed(error, called.name) from error
 
 
 def _normalised(value: Any, name: str) -> ToolOutput:
@@ -211,31 +267,32 @@ def _normalised(value: Any, name: str) -> ToolOutput:
         return value
     if isinstance(value, str):
         return ToolOutput(output=value, title=name)
-    if isinstance(value, dict) and isinstance(value.get("output"), str):
+    if _is_result(value):
         return ToolOutput(
             output=value["output"],
             title=str(value.get("title") or name),
             metadata=value.get("metadata"),
             attachments=value.get("attachments"),
         )
-    return ToolOutput(output=json.dumps(value, ensure_ascii=False, default=str), title=name)
+    return ToolOutput(output=_as_text(value), title=name)
 
 
-def _input_model(function: Callable[..., Any], name: str) -> Any:
-    import pydantic
+def _is_result(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("output"), str)
+        and isinstance(value.get("metadata"), dict | None)
+        and isinstance(value.get("attachments"), list | None)
+    )
 
-    fields: dict[str, Any] = {}
-    hints = inspect.get_annotations(function, eval_str=True)
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.name == "context":
-            continue
-        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
-            msg = f"tool {name!r} takes *{parameter.name}; a tool needs named parameters"
-            raise UsageError(msg)
-        default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hints.get(parameter.name, Any), default)
-    return pydantic.create_model(name, **fields)
+
+def _as_text(value: Any) -> str:
+    """Write a value as JSON; as Python does where JSON cannot, for a tuple as a key, say."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
 
 
 def _path(error: Any) -> str:
-    return ".".join(str(place) for place in error["loc"]) or "input"
+    return ".".join(map(str, error["loc"])) or "input"
