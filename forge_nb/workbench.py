@@ -31,7 +31,7 @@ from forge_nb.store.verify import verify
 from forge_nb.tools.registry import Tool, ToolRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -179,8 +179,18 @@ class Workbench:
         self._mirror.refresh()
         return self._mirror
 
-    def sql(self, query: str, params: Sequence[object] | None = None) -> pd.DataFrame:
-        """Run a read-only query over the views; shut off from files and network."""
+    def sql(
+        self, query: str, params: Sequence[object] | Mapping[str, object] | None = None
+    ) -> pd.DataFrame:
+        """Run a read-only query over the views; shut off from files and network.
+
+        Parameters
+        ----------
+        query
+            One SELECT in DuckDB's SQL; ``?`` or ``$name`` stands for a parameter.
+        params
+            Values of the parameters: in order, or by name.
+        """
         from forge_nb.analysis.query import run_sql  # noqa: PLC0415  heavy
 
         return run_sql(self.mirror, query, params)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["compactions", "messages", "parts", "sessions", "steps", "to_pandas", "tools"]
 
+_DAY_US = 86_400_000_000
+
 
 def sessions(mirror: Mirror) -> pd.DataFrame:
     """Return one row per session, oldest first."""
@@ -57,26 +59,51 @@ def _fetch(mirror: Mirror, name: str) -> pd.DataFrame:
 def to_pandas(table: pa.Table) -> pd.DataFrame:
     """Return an Arrow table as a frame that keeps missing numbers apart from 0.
 
-    Sums of whole numbers, which DuckDB gives as 128-bit decimals, become ``Int64``.
+    Whole numbers of any width become ``Int64``, those beyond it and decimals ``Float64``, and a
+    span of time ``timedelta64[us]`` unless it counts months.
     """
     import pandas as pd
     import pyarrow as pa
 
-    fields = [
-        pa.field(field.name, pa.int64()) if _is_huge(field.type) else field
-        for field in table.schema
-    ]
+    columns = [_plain(column) for column in table.columns]
     types: dict[Any, Any] = {
         pa.int64(): pd.Int64Dtype(),
-        pa.int32(): pd.Int64Dtype(),
+        pa.uint64(): pd.UInt64Dtype(),
         pa.float64(): pd.Float64Dtype(),
         pa.bool_(): pd.BooleanDtype(),
     }
-    frame: pd.DataFrame = table.cast(pa.schema(fields)).to_pandas(types_mapper=types.get)
+    plain = pa.Table.from_arrays(columns, names=table.column_names)
+    frame: pd.DataFrame = plain.to_pandas(types_mapper=types.get)
     return frame
 
 
-def _is_huge(kind: Any) -> bool:
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column in the one width that the frames use for its kind."""
     import pyarrow as pa
 
-    return bool(pa.types.is_decimal(kind) and kind.scale == 0)
+    kind = column.type
+    if pa.types.is_interval(kind):
+        return _span(column)
+    if pa.types.is_decimal(kind) and kind.scale == 0:  # also the sum of whole numbers
+        try:
+            return column.cast(pa.int64())
+        except pa.ArrowInvalid:
+            return column.cast(pa.float64())
+    if pa.types.is_decimal(kind) or pa.types.is_floating(kind):
+        return column.cast(pa.float64())
+    if pa.types.is_integer(kind) and kind != pa.uint64():
+        return column.cast(pa.int64())
+    return column
+
+
+def _span(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return intervals as microseconds, or as they are when one counts months."""
+    import pyarrow as pa
+
+    spans = column.to_pylist()
+    if any(span is not None and span.months for span in spans):
+        return column
+    values = [
+        None if span is None else span.days * _DAY_US + span.nanoseconds // 1_000 for span in spans
+    ]
+    return pa.chunked_array([pa.array(values, type=pa.duration("us"))])

@@ -12,11 +12,13 @@ reading beside a writer (`tests/test_analysis.py`).
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forge_nb.analysis.views import VIEWS
+from forge_nb.errors import StoreError
 from forge_nb.store import schema
 
 if TYPE_CHECKING:
@@ -29,6 +31,16 @@ if TYPE_CHECKING:
 __all__ = ["Mirror"]
 
 _TABLES = (schema.session, schema.message, schema.part, schema.usage)
+
+_SHUT = """
+SET GLOBAL TimeZone = 'UTC';
+SET GLOBAL python_enable_replacements = false;
+SET GLOBAL temp_directory = '';
+SET GLOBAL enable_external_access = false;
+SET GLOBAL lock_configuration = true;
+"""
+"""GLOBAL, because a cursor has settings of its own. Without a temporary folder a query that needs
+more memory than there is fails; with one it would leave the rows in files."""
 
 _SUMMARY_TEXT = """
 SELECT p.session_id, p.message_id,
@@ -55,6 +67,7 @@ class Mirror:
         self._path = store.path
         self._tenant = store.tenant
         self._rev = -1
+        self._refreshing = threading.Lock()
         self._connection = duckdb.connect()
         self._setup()
         self.refresh()
@@ -62,23 +75,34 @@ class Mirror:
     def _setup(self) -> None:
         """Make the tables and views, then shut the database off from files and network."""
         run = self._connection.execute
-        run("SET TimeZone = 'UTC'")
         for table in _TABLES:
             columns = ", ".join(f"{column.name} {_type(column)}" for column in _columns(table))
             run(f"CREATE TABLE {table.name}_row ({columns})")
         run("CREATE TABLE summary_text (session_id VARCHAR, message_id VARCHAR, has_text BOOLEAN)")
         for view in VIEWS:
             run(view)
-        run("SET python_enable_replacements = false")
-        run("SET enable_external_access = false")
-        run("SET lock_configuration = true")
+        run(_SHUT)
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """Return a connection to the same tables for one query."""
         return self._connection.cursor()
 
     def refresh(self) -> int:
-        """Take over what has changed; returns the number of rows."""
+        """Take over what has changed; returns the number of rows.
+
+        Raises
+        ------
+        StoreError
+            When the store's file cannot be read.
+        """
+        with self._refreshing:
+            try:
+                return self._refresh()
+            except sqlite3.Error as error:
+                msg = f"{self._path!r} cannot be read: {error}; is the store still there and free?"
+                raise StoreError(msg, path=self._path) from error
+
+    def _refresh(self) -> int:
         uri = f"{Path(self._path).absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as source:
             source.execute("BEGIN")
@@ -88,17 +112,17 @@ class Mirror:
             changes = [(table, self._changed(source, table)) for table in _TABLES]
             gone = self._gone(source)
             summaries = source.execute(_SUMMARY_TEXT, (self._tenant,)).fetchall()
-        target = self.cursor()
-        target.execute("BEGIN")
-        for kind, session_id, gone_id in gone:
-            self._delete(target, kind, session_id, gone_id)
-        for table, rows in changes:
-            self._take(target, table, rows)
-        target.execute("DELETE FROM summary_text")
-        if summaries:
-            rows_of_text = [(one[0], one[1], bool(one[2])) for one in summaries]
-            target.executemany("INSERT INTO summary_text VALUES (?, ?, ?)", rows_of_text)
-        target.execute("COMMIT")
+        with closing(self.cursor()) as target:  # what is not committed goes with the cursor
+            target.execute("BEGIN")
+            for kind, session_id, gone_id in gone:
+                self._delete(target, kind, session_id, gone_id)
+            for table, rows in changes:
+                self._take(target, table, rows)
+            target.execute("DELETE FROM summary_text")
+            if summaries:
+                rows_of_text = [(one[0], one[1], bool(one[2])) for one in summaries]
+                target.executemany("INSERT INTO summary_text VALUES (?, ?, ?)", rows_of_text)
+            target.execute("COMMIT")
         self._rev = newest
         return sum(rows.num_rows for _, rows in changes)
 

@@ -104,21 +104,25 @@ FROM part_row p
 JOIN message_row m ON m.session_id = p.session_id AND m.id = p.message_id AND m.role = 'user'
 LEFT JOIN summary_row s ON s.session_id = p.session_id AND s.parent_id = p.message_id
 WHERE p.type = 'compaction'
+QUALIFY row_number() OVER (PARTITION BY p.session_id, p.message_id ORDER BY p.seq) = 1
 """
 
+_SUMMARY_USAGE = """
+CREATE VIEW summary_usage AS
+SELECT u.* EXCLUDE (cost_usd),
+    sum(u.cost_usd) OVER (PARTITION BY u.session_id, u.message_id) AS cost_usd
+FROM usage_row u JOIN message_row m
+    ON m.session_id = u.session_id AND m.id = u.message_id AND m.is_summary = 1
+QUALIFY row_number() OVER (PARTITION BY u.session_id, u.message_id ORDER BY u.seq DESC) = 1
+"""
 
-def _step_value(value: str, where: str, order: str) -> str:
-    """Return SQL for a value of the first step that fits, seen from a request `r`."""
-    return (
-        f"(SELECT s.{value} FROM steps s JOIN call_row c "
-        "ON c.session_id = s.session_id AND c.id = s.message_id "
-        f"WHERE s.session_id = r.session_id AND s.purpose = 'turn' AND s.context_tokens > 0 "
-        f"AND {where} ORDER BY c.seq {order} LIMIT 1)"
-    )
-
-
-_BEFORE = "c.seq < r.seq"
-_AFTER = "r.outcome = 'done' AND c.seq > r.summary_seq"
+_TURNS = """
+CREATE VIEW turn_row AS
+SELECT s.session_id, c.seq, s.context_tokens, s.tokens_total
+FROM steps s JOIN call_row c ON c.session_id = s.session_id AND c.id = s.message_id
+WHERE s.purpose = 'turn' AND s.context_tokens > 0
+QUALIFY row_number() OVER (PARTITION BY s.session_id, s.message_id ORDER BY s.attempt DESC) = 1
+"""
 
 _COMPACTIONS = f"""
 CREATE VIEW compactions AS
@@ -130,15 +134,17 @@ SELECT r.session_id, row_number() OVER (PARTITION BY r.session_id ORDER BY r.seq
     (SELECT count(*) FROM message_row t, message_row f
      WHERE f.session_id = r.session_id AND f.id = r.tail_start_id
         AND t.session_id = r.session_id AND t.seq >= f.seq AND t.seq < r.seq) AS tail_messages,
-    {_step_value("context_tokens", _BEFORE, "DESC")} AS context_before,
-    {_step_value("context_tokens", _AFTER, "ASC")} AS context_after,
-    {_step_value("tokens_total", _BEFORE, "DESC")} AS total_before,
-    {_step_value("tokens_total", _AFTER, "ASC")} AS total_after,
+    b.context_tokens AS context_before,
+    CASE WHEN r.outcome = 'done' THEN a.context_tokens END AS context_after,
+    b.tokens_total AS total_before,
+    CASE WHEN r.outcome = 'done' THEN a.tokens_total END AS total_after,
     {_CONTEXT} AS summary_tokens_in, u.tokens_output AS summary_tokens_out, u.cost_usd,
     (r.summary_completed - r.summary_created) / 1000.0 AS seconds,
     {_at("r.time_created")} AS requested_at
 FROM request_row r
-LEFT JOIN usage_row u ON u.session_id = r.session_id AND u.message_id = r.summary_id
+ASOF LEFT JOIN turn_row b ON b.session_id = r.session_id AND b.seq < r.seq
+ASOF LEFT JOIN turn_row a ON a.session_id = r.session_id AND a.seq > r.summary_seq
+LEFT JOIN summary_usage u ON u.session_id = r.session_id AND u.message_id = r.summary_id
 """
 
 _TOOLS = f"""
@@ -205,6 +211,8 @@ VIEWS = (
     _STEPS,
     _SUMMARIES,
     _REQUESTS,
+    _SUMMARY_USAGE,
+    _TURNS,
     _COMPACTIONS,
     _TOOLS,
     _PARTS,
