@@ -7,10 +7,13 @@ A boundary is a user message with a compaction part that was answered, by parent
 successful summary: finished, free of error, not blank. A summary that failed, was interrupted or
 is blank cuts nothing, and never reorders anything. Where the compaction part names a tail, the
 messages from there on stay verbatim behind the summary, so the view's order is: request, summary,
-tail, what came after.
+tail, what came after. Parts of a failed attempt are stored but never seen: they make no summary
+and are labelled dropped.
 
-Invariants, proved in `tests/properties/test_history.py`: the view is a subset of a suffix of the
-session that holds its newest message; filtering a view again changes nothing.
+Invariants, proved in `tests/properties/test_history.py`: the messages of a view are those of a
+suffix of the session; filtering a view again changes nothing, unless its tail reaches back over
+an older boundary; no message is read beyond the view; what came later never changes the view
+before a call; a part dropped by boundary k was seen until then.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from forge_nb.messages.parts import CompactionPart, TextPart, ToolCompleted, Too
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from forge_nb.messages.parts import Part
 
 __all__ = [
     "Boundary",
@@ -55,7 +60,7 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
 
     state: Literal["visible", "dropped", "cleared", "future"]
     boundary: int | None = None
-    """Number of the boundary that dropped it."""
+    """Number of the boundary that dropped it; None where a failed attempt left it behind."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,19 +148,22 @@ def _answer_to(kept: list[MessageWithParts], asked: int, *, parity: bool) -> int
 
 
 def find_boundaries(oldest_first: Iterable[MessageWithParts]) -> list[Boundary]:
-    """Return the successful compactions of a session, in the order of their summaries."""
+    """Return the successful compactions of a session, in the order of their summaries.
+
+    A request that was answered well twice is one boundary, made by the first answer.
+    """
     requests: dict[str, str | None] = {}
     found: list[Boundary] = []
     for item in oldest_first:
         if _request(item) is not None:
             requests[item.message.id] = _tail_of(item)
         parent = _parent(item)
-        if _is_summary(item) and parent in requests:
+        if parent in requests and _is_summary(item):
             boundary = Boundary(
                 number=len(found) + 1,
                 request_id=parent,
                 summary_id=item.message.id,
-                tail_start_id=requests[parent],
+                tail_start_id=requests.pop(parent),
             )
             found.append(boundary)
     return found
@@ -184,7 +192,8 @@ def view_at(
     Returns
     -------
     View
-        At a summary: the summariser's input, which is the view before its request.
+        At a summary: the summariser's input, which is the view before its request, with what
+        then stayed verbatim as the tail.
 
     Raises
     ------
@@ -201,7 +210,7 @@ def view_at(
         rule=chosen,
         at=at,
         messages=tuple(messages),
-        labels=_labels(oldest_first, past, messages, boundaries),
+        labels=_labels(oldest_first, messages, _cuts(past, boundaries, chosen)),
         boundaries=tuple(boundaries),
     )
 
@@ -219,12 +228,11 @@ def _rows_before(messages: Sequence[MessageWithParts], at: str | None) -> list[M
     if at is None:
         return list(messages)
     call = _message(messages, at)
-    ends = {at, call.parent_id} if call.is_summary else {at}
-    place = next(n for n, item in enumerate(messages) if item.message.id in ends)
-    if call.is_summary and messages[place].message.id == call.parent_id:
-        is_request = _request(messages[place]) is not None
-        place = place if is_request else place + 1
-    return list(messages[:place])
+    places = {item.message.id: place for place, item in enumerate(messages)}
+    asked = places.get(call.parent_id or "", places[at])
+    if call.is_summary and _request(messages[asked]) is not None:
+        return list(messages[: min(asked, places[at])])
+    return list(messages[: places[at]])
 
 
 def _as_of(item: MessageWithParts, started_ms: int | None) -> MessageWithParts:
@@ -246,13 +254,13 @@ def _had_ended(item: MessageWithParts, started_ms: int) -> bool:
     return completed is None or completed <= started_ms
 
 
-def _cleared_ms(part: object) -> int | None:
+def _cleared_ms(part: Part) -> int | None:
     if isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted):
         return part.state.time.compacted
     return None
 
 
-def _uncleared(part: object, started_ms: int) -> object:
+def _uncleared(part: Part, started_ms: int) -> Part:
     cleared_ms = _cleared_ms(part)
     if cleared_ms is None or cleared_ms <= started_ms or not isinstance(part, ToolPart):
         return part
@@ -265,39 +273,48 @@ def _uncleared(part: object, started_ms: int) -> object:
 
 def _labels(
     whole: Sequence[MessageWithParts],
-    past: Sequence[MessageWithParts],
     visible: Sequence[MessageWithParts],
-    boundaries: Sequence[Boundary],
+    cuts: dict[str, int | None],
 ) -> dict[str, Label]:
+    """Label every part; `cuts` has every message of the past and the boundary that dropped it."""
     seen = {item.message.id for item in visible}
-    places = {item.message.id: place for place, item in enumerate(past)}
     labels: dict[str, Label] = {}
     for item in whole:
         message_id = item.message.id
-        if message_id not in places:
+        if message_id not in cuts:
             label = Label(state="future")
         elif message_id in seen:
             label = Label(state="visible")
         else:
-            label = Label(state="dropped", boundary=_dropped_by(message_id, places, boundaries))
+            label = Label(state="dropped", boundary=cuts[message_id])
         labels |= dict.fromkeys((part.id for part in item.parts), label)
-    for item in visible:
-        cleared = (part.id for part in item.parts if _cleared_ms(part) is not None)
-        labels |= dict.fromkeys(cleared, Label(state="cleared"))
+    for part in (part for item in visible for part in item.parts):
+        if part.discarded:
+            labels[part.id] = Label(state="dropped")
+        elif _cleared_ms(part) is not None:
+            labels[part.id] = Label(state="cleared")
     return labels
 
 
-def _dropped_by(
-    message_id: str, places: dict[str, int], boundaries: Sequence[Boundary]
-) -> int | None:
-    """Return the first boundary that cut a message and kept it out of its tail."""
-    place = places[message_id]
-    for boundary in boundaries:
-        request = places[boundary.request_id]
-        kept_from = places.get(boundary.tail_start_id or "", request)
-        if place < min(request, kept_from):
-            return boundary.number
-    return boundaries[-1].number if boundaries else None
+def _cuts(
+    past: Sequence[MessageWithParts], boundaries: Sequence[Boundary], rule: ViewRule
+) -> dict[str, int | None]:
+    """Return for every message the number of the first boundary that cut it, None if none did."""
+    places = {item.message.id: place for place, item in enumerate(past)}
+    kept_from = [(one.number, _kept_from(one, places, rule)) for one in boundaries]
+    return {
+        message_id: next((number for number, start in kept_from if place < start), None)
+        for message_id, place in places.items()
+    }
+
+
+def _kept_from(boundary: Boundary, places: dict[str, int], rule: ViewRule) -> int:
+    """Return from which place on a boundary kept what there was; 0 where its tail is missing."""
+    asked = places[boundary.request_id]
+    if rule == "classic" or boundary.tail_start_id is None:
+        return asked
+    start = places.get(boundary.tail_start_id, 0)
+    return start if start <= asked else 0
 
 
 def _request(item: MessageWithParts) -> CompactionPart | None:
@@ -323,5 +340,8 @@ def _is_summary(item: MessageWithParts, *, parity: bool = False) -> bool:
         return False
     if not message.is_finished:
         return False
-    has_text = any(isinstance(part, TextPart) and part.text.strip() for part in item.parts)
-    return parity or has_text
+    return parity or any(_is_said(part) for part in item.parts)
+
+
+def _is_said(part: Part) -> bool:
+    return isinstance(part, TextPart) and bool(part.text.strip()) and not part.discarded

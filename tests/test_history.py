@@ -2,72 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from forge_nb.errors import NotFoundError
 from forge_nb.history import choose_rule, filter_compacted, find_boundaries, view_at
-from forge_nb.messages.message import (
-    AssistantMessage,
-    MessageError,
-    MessageTime,
-    MessageWithParts,
-    UserMessage,
-)
-from forge_nb.messages.parts import CompactionPart, TextPart, ToolCompleted, ToolPart, ToolSpan
+from tests.histories import answer, discarded, having, ids, read_file, request, said, user
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-S = "ses_1"
-
-
-def user(name: str, *, at: int = 0) -> MessageWithParts:
-    part = TextPart(id=f"p_{name}", session_id=S, message_id=name, text=name)
-    return MessageWithParts(
-        message=UserMessage(id=name, session_id=S, time=MessageTime(created=at)), parts=(part,)
-    )
-
-
-def request(name: str, tail: str | None = None) -> MessageWithParts:
-    part = CompactionPart(
-        id=f"p_{name}", session_id=S, message_id=name, auto=True, tail_start_id=tail
-    )
-    message = UserMessage(id=name, session_id=S, time=MessageTime(created=0))
-    return MessageWithParts(message=message, parts=(part,))
-
-
-def answer(
-    name: str,
-    parent: str,
-    *,
-    summary: bool = False,
-    finish: str | None = "stop",
-    error: str | None = None,
-    said: str = "text",
-) -> MessageWithParts:
-    message = AssistantMessage(
-        id=name,
-        session_id=S,
-        parent_id=parent,
-        time=MessageTime(created=0, completed=0),
-        summary=summary or None,
-        finish=finish,
-        error=MessageError(name=error) if error else None,
-    )
-    part = TextPart(id=f"p_{name}", session_id=S, message_id=name, text=said)
-    return MessageWithParts(message=message, parts=(part,))
-
-
-def seen(messages: list[MessageWithParts], **options: object) -> list[str]:
-    return [item.message.id for item in filter_compacted(reversed(messages), **options)]  # type: ignore[arg-type]
-
+    from forge_nb.messages.message import MessageWithParts
 
 HEAD = [user("u1"), answer("a1", "u1"), user("u2"), answer("a2", "u2")]
 WHOLE = ["u1", "a1", "u2", "a2", "uC", "aS", "u3"]
+
+bad_summaries = pytest.mark.parametrize(
+    "bad",
+    [{"error": "APIError"}, {"error": "APIError", "finish": None}, {"finish": None}, {"text": " "}],
+    ids=["error", "aborted", "unfinished", "blank"],
+)
+
+
+def seen(messages: list[MessageWithParts], **options: Any) -> list[str]:
+    return ids(filter_compacted(reversed(messages), **options))
+
+
+def compacted(tail: str | None = None, **summary: Any) -> list[MessageWithParts]:
+    """Return two turns, a compaction, and a question."""
+    made = answer("aS", "uC", summary=True, **summary)
+    return [*HEAD, request("uC", tail), made, user("u3")]
+
+
+# --------------------------------------------------------------------------------- boundaries
 
 
 def test_without_a_boundary_everything_is_seen() -> None:
@@ -76,44 +42,54 @@ def test_without_a_boundary_everything_is_seen() -> None:
 
 
 def test_a_boundary_drops_what_is_older() -> None:
-    messages = [*HEAD, request("uC"), answer("aS", "uC", summary=True), user("u3")]
-    assert seen(messages) == ["uC", "aS", "u3"]
-    assert choose_rule(messages) == "classic"
+    assert seen(compacted()) == ["uC", "aS", "u3"]
+    assert choose_rule(compacted()) == "classic"
 
 
 def test_a_tail_stays_behind_the_summary_and_the_classic_rule_ignores_it() -> None:
-    messages = [*HEAD, request("uC", "u2"), answer("aS", "uC", summary=True), user("u3")]
-    assert seen(messages) == ["uC", "aS", "u2", "a2", "u3"]
-    assert seen(messages, rule="classic") == ["uC", "aS", "u3"]
-    assert choose_rule(messages) == "tail"
+    assert seen(compacted("u2")) == ["uC", "aS", "u2", "a2", "u3"]
+    assert seen(compacted("u2"), rule="classic") == ["uC", "aS", "u3"]
+    assert choose_rule(compacted("u2")) == "tail"
+
+
+def test_a_tail_may_start_at_an_answer() -> None:
+    assert seen(compacted("a2")) == ["uC", "aS", "a2", "u3"]
 
 
 @pytest.mark.parametrize("tail", [None, "u2"])
-@pytest.mark.parametrize(
-    "broken",
-    [{"error": "APIError"}, {"finish": None}, {"said": "  \n"}],
-    ids=["error", "unfinished", "blank"],
-)
+@bad_summaries
 def test_a_bad_summary_cuts_nothing_with_or_without_a_tail(
-    tail: str | None, broken: dict[str, str | None]
+    tail: str | None, bad: dict[str, str | None]
 ) -> None:
-    summary = answer("aS", "uC", summary=True, **broken)  # type: ignore[arg-type]
-    messages = [*HEAD, request("uC", tail), summary, user("u3")]
+    assert seen(compacted(tail, **bad)) == WHOLE
+    assert find_boundaries(compacted(tail, **bad)) == []
+
+
+@bad_summaries
+def test_a_bad_summary_leaves_the_boundary_before_it_in_force(bad: dict[str, str | None]) -> None:
+    again = [answer("a3", "u3"), request("uD", "u3"), answer("aT", "uD", summary=True, **bad)]  # type: ignore[arg-type]
+    assert seen(compacted("u2") + again) == ["uC", "aS", "u2", "a2", "u3", "a3", "uD", "aT"]
+
+
+def test_a_summary_of_a_failed_attempt_is_no_summary() -> None:
+    """The attempt that counts said nothing: as a boundary it would delete the history."""
+    messages = compacted()
+    messages[5] = having(messages[5], discarded(said("aS", "half a summary")))
     assert seen(messages) == WHOLE
     assert find_boundaries(messages) == []
 
 
-def test_parity_reproduces_what_the_recorded_engine_does_with_bad_summaries() -> None:
-    failed = answer("aS", "uC", summary=True, error="APIError")
-    messages = [*HEAD, request("uC", "u2"), failed, user("u3")]
-    assert seen(messages, parity=True) == ["uC", "aS", "u2", "a2", "u3"]
-    blank = answer("aS", "uC", summary=True, said="")
-    assert seen([*HEAD, request("uC"), blank, user("u3")], parity=True) == ["uC", "aS", "u3"]
+def test_a_request_that_failed_and_was_answered_again_is_one_boundary() -> None:
+    failed = answer("aF", "uC", summary=True, error="APIError")
+    messages = [*HEAD, request("uC", "u2"), failed, *compacted("u2")[5:]]
+    messages += [answer("aX", "uC", summary=True)]
+    [boundary] = find_boundaries(messages)
+    assert (boundary.number, boundary.request_id, boundary.summary_id) == (1, "uC", "aS")
+    assert seen(messages) == ["uC", "aF", "aS", "u2", "a2", "u3", "aX"]
 
 
 def test_a_tail_that_is_not_in_the_session_gives_everything_in_its_order() -> None:
-    messages = [*HEAD, request("uC", "gone"), answer("aS", "uC", summary=True), user("u3")]
-    assert seen(messages) == WHOLE
+    assert seen(compacted("gone")) == WHOLE
 
 
 def test_a_summary_whose_parent_did_not_ask_is_no_boundary() -> None:
@@ -121,108 +97,140 @@ def test_a_summary_whose_parent_did_not_ask_is_no_boundary() -> None:
     assert seen(messages) == WHOLE
 
 
-def test_reading_stops_at_the_boundary() -> None:
-    messages = [*HEAD * 50, request("uC"), answer("aS", "uC", summary=True), user("u3")]
-    taken = 0
-
-    def newest_first() -> Iterator[MessageWithParts]:
-        nonlocal taken
-        for item in reversed(messages):
-            taken += 1
-            yield item
-
-    filter_compacted(newest_first())
-    assert taken == 3
+def test_of_two_boundaries_only_the_newer_one_cuts() -> None:
+    newer = [request("uD"), answer("aT", "uD", summary=True), user("u4")]
+    assert seen(compacted("u2") + newer) == ["uD", "aT", "u4"]
+    assert [one.number for one in find_boundaries(compacted("u2") + newer)] == [1, 2]
 
 
-def test_every_part_is_labelled_at_every_step() -> None:
-    messages = [
-        *HEAD,
-        request("uC"),
-        answer("aS", "uC", summary=True),
-        user("u3"),
-        answer("a3", "u3"),
-    ]
-    at_a2 = view_at(messages, "a2").labels
-    assert {name: label.state for name, label in at_a2.items()} == {
-        "p_u1": "visible",
-        "p_a1": "visible",
-        "p_u2": "visible",
+def test_a_tail_that_reaches_over_an_older_boundary_brings_it_back_into_view() -> None:
+    newer = [request("uD", "a2"), answer("aT", "uD", summary=True), user("u4")]
+    assert seen(compacted() + newer) == ["uD", "aT", "a2", "uC", "aS", "u3", "u4"]
+
+
+# ------------------------------------------------------------------------------------- parity
+
+
+@pytest.mark.parametrize("bad", [{"error": "APIError"}, {"finish": None}], ids=["error", "cut"])
+def test_parity_lets_a_failed_summary_with_a_tail_hide_the_history(bad: dict[str, Any]) -> None:
+    assert seen(compacted("u2", **bad), parity=True) == ["uC", "aS", "u2", "a2", "u3"]
+    assert seen(compacted(**bad), parity=True) == WHOLE
+
+
+def test_parity_takes_a_blank_summary_for_a_boundary() -> None:
+    assert seen(compacted(text=""), parity=True) == ["uC", "aS", "u3"]
+
+
+def test_parity_differs_in_nothing_where_summaries_are_good() -> None:
+    for tail in (None, "u2", "a2", "gone"):
+        assert seen(compacted(tail), parity=True) == seen(compacted(tail))
+
+
+# ------------------------------------------------------------------------------ view at a call
+
+
+def states(messages: list[MessageWithParts], at: str | None, **options: Any) -> dict[str, str]:
+    labels = view_at(messages, at, **options).labels
+    return {
+        name: label.state if label.boundary is None else f"{label.state} {label.boundary}"
+        for name, label in labels.items()
+    }
+
+
+def test_every_part_is_labelled_before_every_call() -> None:
+    messages = [*compacted(), answer("a3", "u3")]
+    assert states(messages, "a2") == {
+        **dict.fromkeys(("p_u1", "p_a1", "p_u2"), "visible"),
         **dict.fromkeys(("p_a2", "p_uC", "p_aS", "p_u3", "p_a3"), "future"),
     }
-    at_a3 = view_at(messages, "a3")
-    assert [item.message.id for item in at_a3.messages] == ["uC", "aS", "u3"]
-    assert (at_a3.labels["p_u1"].state, at_a3.labels["p_u1"].boundary) == ("dropped", 1)
+    assert states(messages, "a3") == {
+        **dict.fromkeys(("p_u1", "p_a1", "p_u2", "p_a2"), "dropped 1"),
+        **dict.fromkeys(("p_uC", "p_aS", "p_u3"), "visible"),
+        "p_a3": "future",
+    }
+
+
+def test_the_next_call_gets_the_question_that_waits() -> None:
+    assert ids(view_at(compacted(), None).messages) == ["uC", "aS", "u3"]
+    assert "future" not in states(compacted(), None).values()
+
+
+def test_a_part_is_dropped_by_the_boundary_that_left_it_out_of_its_tail() -> None:
+    newer = [answer("a3", "u3"), request("uD", "u3"), answer("aT", "uD", summary=True)]
+    messages = compacted("u2") + newer
+    tail = states(messages, None)
+    assert (tail["p_u1"], tail["p_u2"], tail["p_uC"]) == ("dropped 1", "dropped 2", "dropped 2")
+    assert tail["p_u3"] == "visible"
+    classic = states(messages, None, rule="classic")
+    assert (classic["p_u1"], classic["p_u2"], classic["p_uC"]) == (
+        "dropped 1",
+        "dropped 1",
+        "dropped 2",
+    )
+
+
+def test_a_boundary_whose_tail_is_missing_dropped_nothing() -> None:
+    newer = [request("uD"), answer("aT", "uD", summary=True)]
+    assert states(compacted("gone") + newer, None)["p_u1"] == "dropped 2"
 
 
 def test_at_a_summary_the_view_is_what_was_summarised() -> None:
-    messages = [*HEAD, request("uC"), answer("aS", "uC", summary=True), user("u3")]
-    view = view_at(messages, "aS")
-    assert [item.message.id for item in view.messages] == ["u1", "a1", "u2", "a2"]
+    view = view_at(compacted("u2"), "aS")
+    assert ids(view.messages) == ["u1", "a1", "u2", "a2"]
+    assert view.boundaries == ()
+    assert states(compacted("u2"), "aS")["p_uC"] == "future"
 
 
-def test_an_output_that_was_cleared_later_is_seen_as_it_was_then() -> None:
-    state = ToolCompleted(input={}, output="long", time=ToolSpan(start=1, end=2, compacted=50))
-    part = ToolPart(id="t", session_id=S, message_id="a1", call_id="c", tool="read", state=state)
-    first = AssistantMessage(
-        id="a1", session_id=S, parent_id="u1", time=MessageTime(created=1), finish="tool-calls"
-    )
-    early = AssistantMessage(id="a2", session_id=S, parent_id="u1", time=MessageTime(created=10))
-    late = AssistantMessage(id="a3", session_id=S, parent_id="u1", time=MessageTime(created=90))
-    messages = [
-        user("u1"),
-        MessageWithParts(message=first, parts=(part,)),
-        MessageWithParts(message=early),
-        MessageWithParts(message=late),
-    ]
-    assert view_at(messages, "a2").labels["t"].state == "visible"
-    assert view_at(messages, "a3").labels["t"].state == "cleared"
+def test_at_a_second_summary_the_first_one_is_part_of_what_was_summarised() -> None:
+    newer = [answer("a3", "u3"), request("uD"), answer("aT", "uD", summary=True)]
+    assert ids(view_at(compacted("u2") + newer, "aT").messages) == [
+        "uC", "aS", "u2", "a2", "u3", "a3",
+    ]  # fmt: skip
+
+
+def test_at_a_summary_that_nobody_asked_for_everything_before_it_was_summarised() -> None:
+    """A question taken for a request, and what old versions wrote, have steps in between."""
+    messages = [*HEAD, answer("aS", "u2", summary=True)]
+    assert ids(view_at(messages, "aS").messages) == ["u1", "a1", "u2", "a2"]
+
+
+def test_a_summary_that_ended_after_the_call_began_is_no_boundary_for_it() -> None:
+    late = compacted(created=10, completed=50)
+    for created, expected in ((20, 6), (50, 2), (60, 2)):
+        call = answer("a3", "u3", created=created)
+        assert len(view_at([*late, call], "a3").messages) == expected + 1
+    untimed = [*compacted(created=10, completed=None), answer("a3", "u3", created=20)]
+    assert ids(view_at(untimed, "a3").messages) == ["uC", "aS", "u3"]
+
+
+@pytest.mark.parametrize(
+    ("created", "state", "cleared_ms"), [(49, "visible", None), (50, "cleared", 50)]
+)
+def test_an_output_that_was_cleared_later_is_seen_as_it_was_then(
+    created: int, state: str, cleared_ms: int | None
+) -> None:
+    first = having(answer("a1", "u1"), read_file("a1", compacted=50))
+    messages = [user("u1"), first, answer("a2", "u1", created=created)]
+    assert states(messages, "a2")["t_a1"] == state
+    [tool] = view_at(messages, "a2").messages[1].parts
+    assert tool.state.time.compacted == cleared_ms  # type: ignore[union-attr]
+    assert states(messages, None)["t_a1"] == "cleared"
+
+
+def test_a_part_of_a_failed_attempt_is_dropped_by_no_boundary() -> None:
+    retried = having(answer("a1", "u1"), discarded(said("half")), said("a1"))
+    assert states([user("u1"), retried], None) == {
+        "p_u1": "visible",
+        "p_half": "dropped",
+        "p_a1": "visible",
+    }
+
+
+def test_rows_that_are_never_sent_are_visible_as_rows() -> None:
+    assert set(states(HEAD, None).values()) == {"visible"}
 
 
 @pytest.mark.parametrize("wrong", ["u1", "nope"])
 def test_a_view_at_something_else_than_a_call_is_refused(wrong: str) -> None:
     with pytest.raises(NotFoundError):
         view_at(HEAD, wrong)
-
-
-turns = st.lists(st.sampled_from(["turn", "cut", "tail", "failed", "blank"]), max_size=12)
-
-
-def session(kinds: list[str]) -> list[MessageWithParts]:
-    messages: list[MessageWithParts] = []
-    for number, kind in enumerate(kinds):
-        asked, said = f"u{number}", f"a{number}"
-        if kind == "turn":
-            messages += [user(asked), answer(said, asked)]
-            continue
-        tail = messages[-2].message.id if kind == "tail" and len(messages) > 1 else None
-        error = "APIError" if kind == "failed" else None
-        text = "" if kind == "blank" else "summary"
-        messages += [
-            request(asked, tail),
-            answer(said, asked, summary=True, error=error, said=text),
-        ]
-    return messages
-
-
-@given(turns)
-def test_the_view_is_part_of_a_suffix_and_filtering_it_again_changes_nothing(
-    kinds: list[str],
-) -> None:
-    whole = session(kinds)
-    view = filter_compacted(reversed(whole))
-    places = [whole.index(item) for item in view]
-    assert sorted(places) == list(range(min(places, default=0), len(whole)))[-len(places) :]
-    if "tail" not in kinds:
-        assert filter_compacted(reversed(view)) == view
-
-
-@given(turns)
-def test_every_part_has_one_label_and_the_visible_ones_are_those_of_the_view(
-    kinds: list[str],
-) -> None:
-    whole = session(kinds)
-    view = view_at(whole, None)
-    assert set(view.labels) == {part.id for item in whole for part in item.parts}
-    visible = {name for name, label in view.labels.items() if label.state == "visible"}
-    assert visible == {part.id for item in view.messages for part in item.parts}

@@ -120,8 +120,9 @@ def to_model_messages(
     tool_output_max_chars
         Cut of a tool's output; None for whole.
     parity
-        Behave as opencode does where this package differs: an aborted message that holds nothing
-        but an empty text is sent.
+        Behave as opencode does where this package differs: an aborted message is sent for the sake
+        of any part but a step's start and reasoning, be it an empty text or a patch that the model
+        never reads; an empty text is sent, as a blank beside signed reasoning.
 
     Returns
     -------
@@ -190,16 +191,27 @@ def _is_sendable(message: AssistantMessage, parts: tuple[Part, ...], how: _Rende
 
 
 def _says_something(part: Part, how: _Rendering) -> bool:
-    if isinstance(part, TextPart) and not how.parity:
-        return bool(part.text.strip())
-    return not isinstance(part, StepStartPart | ReasoningPart)
+    if part.discarded:
+        return False
+    if how.parity:
+        return not isinstance(part, StepStartPart | ReasoningPart)
+    return isinstance(part, ToolPart) or (isinstance(part, TextPart) and bool(part.text.strip()))
 
 
 def _assistant_parts(item: MessageWithParts, how: _Rendering) -> list[ModelPart]:
     message = item.message
     is_own = isinstance(message, AssistantMessage) and _is_own(message, how.target)
-    parts = (_assistant_part(part, how, is_own=is_own) for part in item.parts if not part.discarded)
+    stored = [part for part in item.parts if not part.discarded]
+    blank = " " if is_own and any(map(_is_signed, stored)) else ""
+    parts = (_assistant_part(part, how, is_own=is_own, blank=blank) for part in stored)
     return [part for part in parts if part is not None]
+
+
+def _is_signed(part: Part) -> bool:
+    """Return whether a part is reasoning that Anthropic signed."""
+    metadata = part.metadata or {} if isinstance(part, ReasoningPart) else {}
+    signed = metadata.get("anthropic")
+    return isinstance(signed, dict) and signed.get("signature") is not None
 
 
 def _is_own(message: AssistantMessage, target: ModelRef | None) -> bool:
@@ -208,11 +220,11 @@ def _is_own(message: AssistantMessage, target: ModelRef | None) -> bool:
     return (message.provider_id, message.model_id) == (target.provider_id, target.model_id)
 
 
-def _assistant_part(part: Part, how: _Rendering, *, is_own: bool) -> ModelPart | None:
+def _assistant_part(part: Part, how: _Rendering, *, is_own: bool, blank: str) -> ModelPart | None:
     match part:
         case TextPart() if part.text or how.parity:
             metadata = part.metadata if is_own else None
-            return ModelPart(id=part.id, kind="text", text=part.text, metadata=metadata)
+            return ModelPart(id=part.id, kind="text", text=part.text or blank, metadata=metadata)
         case ReasoningPart() if is_own:
             return ModelPart(id=part.id, kind="reasoning", text=part.text, metadata=part.metadata)
         case ReasoningPart() if part.text.strip():
@@ -265,7 +277,8 @@ def _tool_media(item: MessageWithParts, how: _Rendering) -> list[ModelMessage]:
     media = [
         attachment
         for part in item.parts
-        if isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted)
+        if isinstance(part, ToolPart) and not part.discarded
+        if isinstance(part.state, ToolCompleted)
         if part.state.time.compacted is None
         for attachment in part.state.attachments or ()
         if _is_media(str(attachment.get("mime", "")))
