@@ -54,6 +54,11 @@ class Conversation:
         return self.workbench.store.session(self.id).info.title
 
     @property
+    def spec(self) -> str | None:
+        """Which model would answer, as ``provider:model``; None when none was chosen."""
+        return self.workbench.spec(self.model, self.workbench.store.session(self.id))
+
+    @property
     def setup(self) -> RunSetup:
         """Model, tools and settings; resolved at the first use and kept, a script's place too."""
         if self._setup is None:

@@ -72,13 +72,17 @@ class ForgeMagics:
         return self._workbench
 
     @property
+    def current(self) -> Conversation | None:
+        """The session in use: the one chosen here, else the one that the notebook opened last."""
+        chosen = self._conversation
+        if chosen is not None and chosen.workbench is self.workbench:
+            return chosen
+        return self.workbench.latest
+
+    @property
     def conversation(self) -> Conversation:
-        """The current session; the first use makes one."""
-        held = self._conversation
-        if held is None or held.workbench is not self.workbench:
-            held = self.workbench.session(_DEFAULT_TITLE)
-            self._conversation = held
-        return held
+        """The session in use; the first prompt of a notebook makes one."""
+        return self.current or self.workbench.session(_DEFAULT_TITLE)
 
     def use(
         self, session: str | None = None, *, model: str | None = None, db: str | None = None
@@ -90,8 +94,8 @@ class ForgeMagics:
         if session is not None:
             self._conversation = self.workbench.session(session, model=model)
         elif model is not None:
-            current = self.conversation
-            self._conversation = self.workbench.session(current.id, model=model)
+            held = self.current.id if self.current else _DEFAULT_TITLE
+            self._conversation = self.workbench.session(held, model=model)
 
     def close(self) -> None:
         """Close the workbench that the magics opened; never the notebook's own."""
@@ -117,12 +121,11 @@ class ForgeMagics:
     def line(self, line: str) -> Any:
         """Run ``%forge …``; returns something to show, or an awaitable for ``compact``."""
         words, options = _parse(line)
-        self.use(None, model=options.get("model"), db=options.get("db"))
         command, *rest = words or ["status"]
         commands: dict[str, Callable[..., Any]] = {
             "status": self._status,
             "sessions": self._sessions,
-            "use": self._use,
+            "use": lambda *_: self.current,
             "show": self._show,
             "compact": self._compact,
             "abort": self._abort,
@@ -131,26 +134,25 @@ class ForgeMagics:
         if command not in commands:
             msg = f"%forge has no command {command!r}; it has {sorted(commands)}"
             raise UsageError(msg)
+        chosen = (rest or [_DEFAULT_TITLE])[0] if command == "use" else None
+        self.use(chosen, model=options.get("model"), db=options.get("db"))
         return commands[command](*rest[:1])
 
     def _status(self) -> None:
-        current = self.conversation
-        rows = current.steps()
-        model = current.model or self.workbench.model or "none chosen: %forge use TITLE --model M"
-        print(  # noqa: T201
-            f"store    {self.workbench.store.url}\n"
-            f"session  {current.title} ({current.id})\n"
-            f"model    {model}\n"
-            f"steps    {len(rows)}"
-        )
+        """Say where we are; looking makes nothing."""
+        current = self.current
+        lines = [f"store    {self.workbench.store.url}"]
+        if current is None:
+            lines.append("session  none yet: %forge use TITLE --model M, or prompt with %%forge")
+        else:
+            lines.append(f"session  {current.title} ({current.id})")
+            lines.append(f"model    {current.spec or 'none chosen: %forge use TITLE --model M'}")
+            lines.append(f"steps    {len(current.steps())}")
+        print("\n".join(lines))  # noqa: T201
 
     def _sessions(self) -> Any:
         columns = ["id", "title", "model", "steps", "compactions", "cost_usd", "updated_at"]
         return self.workbench.sessions()[columns]
-
-    def _use(self, session: str = _DEFAULT_TITLE) -> Any:
-        self._conversation = self.workbench.session(session)
-        return self._conversation
 
     def _show(self, session: str | None = None) -> Any:
         chosen = self.workbench.session(session) if session else self.conversation
@@ -160,7 +162,7 @@ class ForgeMagics:
         return await self.conversation.compact()
 
     def _abort(self) -> None:
-        ran = self.conversation.abort()
+        ran = self.current is not None and self.current.abort()
         print("forge: stopping the run" if ran else "forge: nothing is running")  # noqa: T201
 
     def sql(self, line: str, cell: str | None = None) -> Any:

@@ -15,12 +15,13 @@ import msgspec
 from forge_nb.compaction.summarize import compact
 from forge_nb.compaction.tail import is_request
 from forge_nb.errors import CompactionError, UsageError
-from forge_nb.events import MessageUpdated, PartUpdated
+from forge_nb.events import MessageUpdated, PartUpdated, SessionUpdated
 from forge_nb.messages.message import (
     CONTINUING_FINISHES,
     AssistantMessage,
     MessagePath,
     MessageTime,
+    SessionModel,
     UserMessage,
 )
 from forge_nb.messages.parts import TextPart
@@ -33,7 +34,7 @@ from forge_nb.providers.base import ModelRequest
 if TYPE_CHECKING:
     from forge_nb.compaction.base import CompactionResult, RunSetup
     from forge_nb.events import PromptState
-    from forge_nb.messages.message import MessageWithParts
+    from forge_nb.messages.message import MessageWithParts, SessionInfo
     from forge_nb.processor import Outcome
     from forge_nb.session import Session
 
@@ -83,9 +84,25 @@ async def add_prompt(session: Session, setup: RunSetup, text: str) -> UserMessag
         id=session.new_id("prt"), session_id=session.id, message_id=message.id, text=text
     )
     await session.write(
-        [MessageUpdated(message=message, prompt_state="waiting"), PartUpdated(part=part)]
+        [
+            SessionUpdated(info=_touched(session, setup)),
+            MessageUpdated(message=message, prompt_state="waiting"),
+            PartUpdated(part=part),
+        ]
     )
     return message
+
+
+def _touched(session: Session, setup: RunSetup) -> SessionInfo:
+    """Return the session's metadata as of a prompt: when it was, who is asked."""
+    info = session.stored().info
+    model = SessionModel(
+        id=setup.model.model_id,
+        provider_id=setup.model.provider_id,
+        variant=setup.model.variant,
+    )
+    time = msgspec.structs.replace(info.time, updated=session.clock())
+    return msgspec.structs.replace(info, time=time, model=model, agent=setup.settings.agent)
 
 
 async def run_loop(session: Session, setup: RunSetup) -> RunResult:

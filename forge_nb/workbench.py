@@ -22,7 +22,7 @@ from forge_nb.exchange.export import export_session
 from forge_nb.exchange.load import load
 from forge_nb.messages.ids import IdSource
 from forge_nb.messages.message import SessionInfo, SessionModel, SessionTime
-from forge_nb.providers.registry import resolve_model
+from forge_nb.providers.registry import provider_names, resolve_model
 from forge_nb.recovery import recover
 from forge_nb.session import Session
 from forge_nb.settings import Settings
@@ -56,7 +56,7 @@ class Workbench:
     Parameters
     ----------
     target
-        A file, ``:memory:``, or a database URL. The file is made when it does not exist.
+        A file, or ``:memory:``. The file is made when it does not exist.
     model
         Default model of new sessions, as ``provider:model``.
     tools
@@ -90,6 +90,8 @@ class Workbench:
         self.settings = settings or Settings()
         self.bus = Bus()
         self.model = model
+        self.latest: Conversation | None = None
+        """The session that was opened last; what the magics go on with."""
         self._clock = clock
         self._tools = list(tools)
         self._new_id = IdSource(clock, random_source(seed))
@@ -122,14 +124,17 @@ class Workbench:
             When several sessions have this title.
         """
         if title_or_id.startswith("ses_"):
-            return Conversation(self, self.store.session(title_or_id).info.id, model=model)
+            return self._opened(self.store.session(title_or_id).info.id, model)
         found = [row for row in self.store.sessions() if row.info.title == title_or_id]
         if len(found) > 1:
             ids = [row.info.id for row in found]
             msg = f"{len(found)} sessions have the title {title_or_id!r}; use an id: {ids}"
             raise UsageError(msg)
-        session_id = found[0].info.id if found else self._create(title_or_id, model)
-        return Conversation(self, session_id, model=model)
+        return self._opened(found[0].info.id if found else self._create(title_or_id, model), model)
+
+    def _opened(self, session_id: str, model: str | None) -> Conversation:
+        self.latest = Conversation(self, session_id, model=model)
+        return self.latest
 
     def _create(self, title: str, model: str | None) -> str:
         now = self._clock()
@@ -267,6 +272,10 @@ class Workbench:
         """Return the write entry of a session."""
         return Session(self.store, self.bus, session_id, clock=self._clock, new_id=self._new_id)
 
+    def spec(self, model: str | None, stored: StoredSession) -> str | None:
+        """Return which model answers: the one given, the workbench's, or the session's own."""
+        return model or self.model or _spec_of(stored)
+
     def setup(self, model: str | None, stored: StoredSession) -> RunSetup:
         """Return what answers a session's prompts.
 
@@ -275,11 +284,11 @@ class Workbench:
         UsageError
             When no model was chosen, or there is no such provider.
         """
-        spec = model or self.model or _spec_of(stored)
+        spec = self.spec(model, stored)
         if spec is None:
             msg = (
                 f"session {stored.info.title!r} has no model that can be called here; "
-                "choose one: wb.session(…, model='scripted:tour')"
+                "choose one: wb.session(…, model='scripted:tour') or %%forge --model scripted:tour"
             )
             raise UsageError(msg)
         provider, ref = resolve_model(spec)
@@ -347,6 +356,6 @@ def _session_model(spec: str) -> SessionModel:
 
 def _spec_of(stored: StoredSession) -> str | None:
     model = stored.info.model
-    if model is None or model.provider_id not in {"scripted", "tape"}:
+    if model is None or model.provider_id not in provider_names():
         return None
     return f"{model.provider_id}:{model.id}"

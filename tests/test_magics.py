@@ -65,6 +65,34 @@ def test_the_line_magic_says_where_you_are(shell: Any, capsys: pytest.CaptureFix
     assert "nothing is running" in capsys.readouterr().out
 
 
+def test_looking_makes_nothing(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("%forge", "%forge abort", "%forge sessions"):
+        run_cell(shell, line)
+    assert "none yet" in capsys.readouterr().out
+    assert shell.user_ns["wb"].conversations() == []
+
+
+def test_a_prompt_cell_goes_on_with_the_session_that_the_notebook_opened(shell: Any) -> None:
+    """README opens a session in a cell and goes on with the magic."""
+    wb = shell.user_ns["wb"]
+    opened = wb.session("mine", model="scripted:echo")
+    assert run_cell(shell, "%%forge\nsay this\n").text == "say this"
+    assert [one.id for one in wb.conversations()] == [opened.id]
+
+
+def test_use_takes_a_model_and_the_session_keeps_it(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(shell, "%forge use talk --model scripted:echo")
+    assert run_cell(shell, "%%forge\nfirst\n").text == "first"
+    wb = shell.user_ns["wb"]
+    wb.model = None
+    run_cell(shell, "%forge use elsewhere")
+    assert run_cell(shell, "%%forge --session talk\nsecond\n").text == "second"
+    run_cell(shell, "%forge")
+    assert "model    scripted:echo" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("magic", "line", "said"),
     [

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import forge_nb
-from forge_nb.clock import system_clock
+from forge_nb.clock import FixedClock, system_clock
 from forge_nb.errors import CompactionError, NotFoundError, SessionBusyError, UsageError
 from forge_nb.events import MessageUpdated, PartUpdated
 from forge_nb.history import find_boundaries
@@ -37,12 +39,11 @@ from forge_nb.workbench import Workbench
 from tests.helpers import USED, Saying, text, wait_for, workbench
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from forge_nb.conversation import Conversation
     from forge_nb.messages.stream import StreamEvent
     from forge_nb.run_loop import RunResult
 
+RECORDED = Path(__file__).parents[1] / "notebooks" / "data" / "parser-fix.json"
 FULL = TokenUsage(input=900, output=10, reasoning=0, cache=CacheTokens(read=0, write=0))
 WINDOW = ModelLimits(context=1_200, output=300)  # usable: 900
 LONG = "The test fails because the month table has no German names. " * 40
@@ -392,6 +393,22 @@ def test_a_session_is_found_by_title_and_by_id_and_a_wrong_id_says_so() -> None:
         assert wb.session(made.id).title == "t"
         with pytest.raises(NotFoundError, match="ses_nope"):
             wb.session("ses_nope")
+
+
+def test_a_prompt_moves_the_session_s_time_and_a_recording_is_still_given_back_as_it_came() -> None:
+    register_provider("saying", lambda _model: Saying(text("x")))
+    with Workbench(":memory:", model="saying:m", clock=FixedClock(1_900_000_000_000)) as wb:
+        wb.load(RECORDED)
+        [conversation] = wb.conversations()
+        original = json.loads(RECORDED.read_text("utf-8"))
+        before = wb.sessions()["updated_at"][0]
+        asyncio.run(conversation.prompt("go on"))
+        [row] = wb.sessions().to_dict("records")
+        assert row["updated_at"] > before
+        assert (row["provider"], row["model"]) == ("saying", "m")
+        assert wb.export(conversation.id, as_imported=True) == original
+        assert failures(wb) == []
+        assert [one.change for one in wb.load(RECORDED).sessions] == ["unchanged"]
 
 
 def test_a_view_takes_a_step_or_a_message_and_refuses_what_is_neither() -> None:

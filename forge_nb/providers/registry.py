@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from forge_nb.providers.base import Provider
 
-__all__ = ["register_provider", "resolve_model"]
+__all__ = ["provider_names", "register_provider", "resolve_model"]
 
 
 def _scripted(model: str) -> Provider:
@@ -29,6 +29,11 @@ def _tape(model: str) -> Provider:
 
 
 _FACTORIES: dict[str, Callable[[str], Provider]] = {"scripted": _scripted, "tape": _tape}
+
+
+def provider_names() -> frozenset[str]:
+    """Return what may stand before the colon."""
+    return frozenset(_FACTORIES)
 
 
 def register_provider(name: str, factory: Callable[[str], Provider]) -> None:
