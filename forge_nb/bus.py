@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from forge_nb.errors import SubscriptionClosedError
-from forge_nb.events import Committed, PartDelta, RunStatus
+from forge_nb.events import PartDelta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -165,7 +165,7 @@ def merge_deltas(events: deque[BusEvent]) -> list[BusEvent]:
     merged: list[BusEvent] = []
     runs: dict[tuple[str, str], tuple[int, list[PartDelta]]] = {}
     for event in events:
-        if isinstance(event, Committed | RunStatus):
+        if not isinstance(event, PartDelta):
             _flush(merged, runs)
             merged.append(event)
             continue

@@ -25,6 +25,9 @@ __all__ = [
     "PartDelta",
     "PartRemoved",
     "PartUpdated",
+    "PermissionAsked",
+    "PermissionReplied",
+    "PermissionReply",
     "PromptState",
     "Purpose",
     "RunStatus",
@@ -37,6 +40,9 @@ __all__ = [
 
 Purpose = Literal["turn", "compaction", "title", "subtask"]
 """What a model call was for."""
+
+PermissionReply = Literal["once", "always", "reject"]
+"""What a person may answer to a tool that asks."""
 
 PromptState = Literal["waiting", "taken", "answered", "cancelled"]
 """Where a local user message stands; imported ones have none."""
@@ -170,6 +176,31 @@ class RunStatus(_Event, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
 
 
+class PermissionAsked(_Event, frozen=True, kw_only=True):
+    """A tool call waits for leave; on the bus only."""
+
+    id: str
+    session_id: str
+    permission: str
+    """What it wants to do: ``edit``, ``bash``, ``doom_loop`` …"""
+    patterns: tuple[str, ...]
+    """To what: paths, commands, names."""
+    always: tuple[str, ...] = ()
+    """Patterns that the answer ``always`` would allow from now on."""
+    metadata: dict[str, Any] = {}
+    message_id: str | None = None
+    call_id: str | None = None
+
+
+class PermissionReplied(_Event, frozen=True, kw_only=True):
+    """A request for leave was answered; on the bus only."""
+
+    id: str
+    session_id: str
+    reply: PermissionReply
+    reason: str | None = None
+
+
 class Committed(_Event, frozen=True, kw_only=True):
     """A sync event after its commit, with its place in the log."""
 
@@ -179,8 +210,8 @@ class Committed(_Event, frozen=True, kw_only=True):
     rev: int
 
 
-LiveEvent = PartDelta | RunStatus
+LiveEvent = PartDelta | RunStatus | PermissionAsked | PermissionReplied
 """Travels on the bus only."""
 
-BusEvent = Committed | PartDelta | RunStatus
+BusEvent = Committed | LiveEvent
 """What subscribers receive."""

@@ -13,6 +13,8 @@ import msgspec
 from forge_nb.messages.usage import NO_TOKENS, TokenUsage
 
 __all__ = [
+    "RETRYABLE_KINDS",
+    "ErrorKind",
     "ReasoningDelta",
     "ReasoningEnd",
     "ReasoningStart",
@@ -32,6 +34,29 @@ __all__ = [
     "ToolResult",
     "Usage",
 ]
+
+
+ErrorKind = Literal[
+    "api",
+    "auth",
+    "connection",
+    "not-found",
+    "overflow",
+    "overloaded",
+    "quota",
+    "rate-limit",
+    "rejected",
+    "server",
+    "timeout",
+    "truncated",
+    "unknown",
+]
+"""Why a call failed. `truncated`: the stream ended cleanly without saying that it was done."""
+
+RETRYABLE_KINDS: frozenset[ErrorKind] = frozenset(
+    {"connection", "overloaded", "rate-limit", "server", "timeout", "truncated"}
+)
+"""What may go away by itself; never auth, quota, rejected or overflow."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -163,11 +188,15 @@ class StreamError(_Event, frozen=True, kw_only=True, tag="error"):
     """The provider failed; `kind` says whether a retry may help."""
 
     message: str
-    kind: Literal[
-        "api", "auth", "rate-limit", "overloaded", "connection", "overflow", "unknown"
-    ] = "unknown"
+    kind: ErrorKind = "unknown"
     status: int | None = None
+    """HTTP status, where there was one."""
     retry_after_s: float | None = None
+    """How long the provider asks to wait."""
+    headers: dict[str, str] | None = None
+    """Response headers, without anything secret."""
+    body: str | None = None
+    """The response's text, cut."""
 
 
 StreamEvent = (

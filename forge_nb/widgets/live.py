@@ -11,7 +11,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from forge_nb.events import PartDelta, PartUpdated, RunStatus
+from forge_nb.events import Committed, PartDelta, PartUpdated, RunStatus
 from forge_nb.messages.parts import CompactionPart, TextPart, ToolPart
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class _Printer:
         elif isinstance(event, RunStatus):
             if event.state == "idle":
                 self.end_line()
-        elif isinstance(event.event, PartUpdated):
+        elif isinstance(event, Committed) and isinstance(event.event, PartUpdated):
             self._part(event.event.part)
 
     def _part(self, part: Part) -> None:
