@@ -1,20 +1,22 @@
 """One model turn: drain the stream, run the tools, say what comes next.
 
-A turn is one assistant message and one provider call. Whatever happens (an end, an error, a
-cancelled task) the message leaves here closed: no open part, a completion time, an error where
-there was one, and the usage that the provider had reported.
+A turn is one assistant message and one provider call, made again where it failed in a way that may
+pass. Whatever happens (an end, an error, a cancelled task) the message leaves here closed: no open
+part, a completion time, an error where there was one, and the usage that the provider had reported.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import aclosing
+from random import Random
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from forge_nb.errors import ContextOverflowError, ProviderError, ToolError
+from forge_nb.errors import ProviderError, StoreError, ToolRejectedError
 from forge_nb.events import MessageUpdated, PartUpdated, RunStatus, UsageRecord, UsageRecorded
 from forge_nb.messages.assemble import AppendDelta, PartAssembler, SavePart
 from forge_nb.messages.message import (
@@ -27,22 +29,18 @@ from forge_nb.messages.parts import StepFinishPart
 from forge_nb.messages.stream import (
     ReasoningDelta,
     StepFinish,
+    StepStart,
     StreamError,
     TextDelta,
     ToolCall,
-    ToolFailure,
-    ToolProgress,
-    ToolResult,
+    ToolInputStart,
     Usage,
 )
-from forge_nb.messages.usage import cost_of, is_over, usable_tokens
-from forge_nb.messages.wire import (
-    ABORTED_MESSAGE,
-    ERROR_ABORTED,
-    ERROR_API,
-    ERROR_OVERFLOW,
-    ERROR_UNKNOWN,
-)
+from forge_nb.messages.usage import NO_TOKENS, ZERO_TOKENS, cost_of, is_over, usable_tokens
+from forge_nb.messages.wire import ABORTED_MESSAGE, ERROR_ABORTED, ERROR_OVERFLOW
+from forge_nb.retry import failure_of, is_retryable, message_error, retry_wait_s
+from forge_nb.tools.calls import ToolCalls, fingerprint
+from forge_nb.tools.environment import Environment
 from forge_nb.tools.registry import ToolContext
 
 if TYPE_CHECKING:
@@ -50,24 +48,21 @@ if TYPE_CHECKING:
 
     from forge_nb.events import Purpose, SyncEvent
     from forge_nb.messages.assemble import Change
+    from forge_nb.messages.parts import PatchPart
     from forge_nb.messages.stream import StreamEvent
     from forge_nb.providers.base import ModelRequest, Provider
     from forge_nb.session import Session
     from forge_nb.settings import Settings
     from forge_nb.tools.registry import ToolRegistry
 
-__all__ = ["Outcome", "Processor"]
+__all__ = ["Outcome", "Processor", "status"]
 
 Outcome = Literal["continue", "stop", "compact"]
 """continue: call the model again; stop: the turn is over; compact: the window is full."""
 
 _ABORTED = MessageError(name=ERROR_ABORTED, data=ErrorData(message=ABORTED_MESSAGE))
-_CUT = MessageError(
-    name=ERROR_API,
-    data=ErrorData(
-        message="the model's stream ended without a finish; send the prompt again",
-        is_retryable=True,
-    ),
+_TRUNCATED = StreamError(
+    message="the model's stream ended without a finish; send the prompt again", kind="truncated"
 )
 _log = logging.getLogger(__name__)
 _TICK_S = 0.1  # an awaiting kernel notices SIGINT only when its loop wakes (ipykernel 7.4)
@@ -87,12 +82,14 @@ class Processor:
     tools
         What the model may call.
     settings
-        Trim and the rest.
+        Trim, retries and the rest.
     purpose
         What the call is for; recorded with its usage.
     on_finish
         May change the message before it is stored as finished, and add events that commit with
         it (a compaction's boundary does both).
+    environment
+        What tools have around them.
     """
 
     def __init__(
@@ -107,19 +104,28 @@ class Processor:
         on_finish: Callable[
             [AssistantMessage, Sequence[SyncEvent]], tuple[AssistantMessage, list[SyncEvent]]
         ] = lambda message, _events: (message, []),
+        environment: Environment | None = None,
     ) -> None:
         self.session = session
         self.message = message
         self.overflowed = False
         """Whether the provider refused the request for its length."""
         self._provider = provider
-        self._tools = tools
+        self._settings = settings
         self._purpose: Purpose = purpose
         self._on_finish = on_finish
+        self._environment = environment or Environment()
+        self._calls_made = list(self._environment.recent_calls)
         self._model_id = message.model_id or ""
         self._prices = provider.prices(self._model_id)
-        self._usable = usable_tokens(provider.limits(self._model_id))
+        self._usable = usable_tokens(provider.limits(self._model_id), reserved=settings.reserved)
         self._started_ms = session.clock()
+        self._attempt = 1
+        self._waiting = False
+        self._snapshot: str | None = None
+        self._checkpoint_s = settings.checkpoint_s
+        self._checkpoint_at = time.monotonic() + (settings.checkpoint_s or 0)
+        self._abort = asyncio.Event()
         self._assembler = PartAssembler(
             session.id,
             message.id,
@@ -127,13 +133,24 @@ class Processor:
             session.clock,
             price=lambda tokens: cost_of(tokens, self._prices),
             trim=settings.trim,
+            text_end_hooks=settings.text_end_hooks,
         )
-        self._running: dict[str, asyncio.Task[StreamEvent]] = {}
-        self._progress: list[ToolProgress] = []
-        self._abort = asyncio.Event()
+        self._calls = ToolCalls(
+            tools, context=self._context, store=self._store, check=self._check_call
+        )
+
+    @property
+    def rejected(self) -> str | None:
+        """Why a person ended the turn by rejecting a call; None when nobody did."""
+        return self._calls.rejected
+
+    @property
+    def calls_made(self) -> tuple[str, ...]:
+        """The turn's calls up to now, those of earlier messages first."""
+        return tuple(self._calls_made)
 
     async def process(self, request: ModelRequest) -> Outcome:
-        """Drain the stream of one call.
+        """Drain the stream of one call, trying again where a failure may pass.
 
         Returns
         -------
@@ -145,35 +162,57 @@ class Processor:
         asyncio.CancelledError
             After the message was closed as aborted.
         """
+        self._snapshot = await self._take_snapshot()
         try:
             async with _Ticker():
-                error = await self._drain(request)
+                error = await self._attempts(request)
         except asyncio.CancelledError:
             self._abort.set()
-            await self._settle_tools()
-            await self._close(_ABORTED)
+            await self._calls.cancel()
+            await self._close(self._abort_error())
             raise
-        except Exception as raised:  # noqa: BLE001  a provider is foreign code
-            _log.exception("the provider of message %s failed", self.message.id)
-            error = _raised(raised)
-        await self._settle_tools()
+        await self._calls.cancel()
         await self._close(error)
         return self._outcome()
 
-    async def _drain(self, request: ModelRequest) -> MessageError | None:
-        """Feed the stream to the assembler; return the error that ended it, if any."""
+    async def _attempts(self, request: ModelRequest) -> MessageError | None:
+        """Make the call until it ends well, fails for good, or has failed too often."""
+        waited_s = 0.0
+        while True:
+            failure = await self._attempt_once(request)
+            if failure is None or await self._went_as_far_as_it_can(failure):
+                return None
+            wait_s = self._retry_wait(failure, waited_s)
+            if wait_s is None:
+                return message_error(failure)
+            await self._start_attempt()
+            await self._pause(failure, wait_s)
+            waited_s += wait_s
+
+    async def _attempt_once(self, request: ModelRequest) -> StreamError | None:
+        """Drain one stream; whatever the provider raises is a failure too."""
+        try:
+            return await self._drain(request)
+        except StoreError:
+            raise  # not the provider's
+        except Exception as raised:  # noqa: BLE001  a provider is foreign code
+            _log.exception("the provider of message %s failed", self.message.id)
+            return failure_of(raised)
+
+    async def _drain(self, request: ModelRequest) -> StreamError | None:
+        """Feed the stream to the assembler; return the failure that ended it, if any."""
         feed = self._assembler.feed
         async with aclosing(self._provider.stream(request)) as events:
             async for event in events:
                 if type(event) is TextDelta or type(event) is ReasoningDelta:
                     self._send(feed(event))
                 elif type(event) is StreamError:
-                    return self._error_of(event)
+                    return event
                 else:
                     await self._take(event)
-                if self._running:
-                    await self._collect_tools(wait=False)
-        return None if self._assembler.step_finish is not None else _CUT
+                if self._calls or self._checkpoint_s:
+                    await self._between_events()
+        return None if self._assembler.step_finish is not None else _TRUNCATED
 
     def _send(self, changes: list[Change]) -> None:
         """Pass deltas on; an orphan made none."""
@@ -181,85 +220,162 @@ class Processor:
             if isinstance(change, AppendDelta):
                 self.session.update_part_delta(self.message.id, change)
 
+    async def _between_events(self) -> None:
+        """Store the results of calls that are done and, now and then, the text of open blocks."""
+        await self._calls.collect(wait=False)
+        if self._checkpoint_s and time.monotonic() >= self._checkpoint_at:
+            self._checkpoint_at = time.monotonic() + self._checkpoint_s
+            await self._write(self._assembler.open_text())
+
     async def _take(self, event: StreamEvent) -> None:
         """Store what an event at a block's boundary changed."""
+        if self.message.is_summary and isinstance(event, ToolInputStart | ToolCall):
+            msg = f"a summary may call no tool, and the model called {event.tool!r}"
+            raise ProviderError(msg, model=self._model_id)
         if isinstance(event, StepFinish):
             await self._finish_step(event)
             return
-        await self._write(self._assembler.feed(event))
+        if isinstance(event, StepStart) and event.snapshot is None:
+            event = msgspec.structs.replace(event, snapshot=self._snapshot)
+        await self._store(event)
         if isinstance(event, ToolCall):
-            self._start_tool(event)
+            self._calls.start(event)
 
-    async def _save(self, change: SavePart | AppendDelta) -> None:
-        if isinstance(change, SavePart):
-            await self.session.update_part(change.part)
-
-    def _error_of(self, event: StreamError) -> MessageError:
-        name = ERROR_OVERFLOW if event.kind == "overflow" else ERROR_API
-        data = ErrorData(
-            message=event.message,
-            status_code=event.status,
-            is_retryable=event.kind in {"rate-limit", "overloaded", "connection"},
-        )
-        return MessageError(name=name, data=data)
-
-    def _start_tool(self, event: ToolCall) -> None:
-        context = ToolContext(
-            session_id=self.session.id,
-            message_id=self.message.id,
-            call_id=event.call_id,
-            abort=self._abort,
-            progress=lambda title=None, metadata=None: self._progress.append(
-                ToolProgress(call_id=event.call_id, title=title, metadata=metadata)
-            ),
-        )
-        task = asyncio.ensure_future(self._call_tool(event, context))
-        self._running[event.call_id] = task
-
-    async def _call_tool(self, event: ToolCall, context: ToolContext) -> StreamEvent:
-        given = event.input if isinstance(event.input, dict) else {"value": event.input}
-        try:
-            result = await self._tools.run(event.tool, given, context)
-        except ToolError as error:
-            return ToolFailure(call_id=event.call_id, error=str(error))
-        return ToolResult(
-            call_id=event.call_id,
-            output=result.output,
-            title=result.title,
-            metadata=result.metadata,
-            attachments=result.attachments,
-        )
-
-    async def _collect_tools(self, *, wait: bool) -> None:
-        """Store the results of the calls that are done, in the order in which they ended."""
-        while self._running:
-            pending = self._running.values()
-            done, _ = await asyncio.wait(
-                pending, timeout=_TICK_S if wait else 0, return_when=asyncio.FIRST_COMPLETED
-            )
-            await self._write_progress()
-            for call_id in [key for key, task in self._running.items() if task in done]:
-                event = self._running.pop(call_id).result()
-                await self._write(self._assembler.feed(event))
-            if not wait:
-                return
-
-    async def _write_progress(self) -> None:
-        events, self._progress = self._progress, []
-        for event in events:
-            await self._write(self._assembler.feed(event))
+    async def _store(self, event: StreamEvent) -> None:
+        await self._write(self._assembler.feed(event))
 
     async def _write(self, changes: Sequence[SavePart | AppendDelta]) -> None:
         for change in changes:
-            await self._save(change)
+            if isinstance(change, SavePart):
+                await self.session.update_part(change.part)
+
+    # ------------------------------------------------------------------------------ tool calls
+
+    def _context(self, call_id: str, progress: Callable[..., None]) -> ToolContext:
+        return ToolContext(
+            session_id=self.session.id,
+            message_id=self.message.id,
+            call_id=call_id,
+            abort=self._abort,
+            progress=progress,
+        )
+
+    async def _check_call(self, call: ToolCall) -> None:
+        """Ask a person before the same call is made again and again."""
+        self._calls_made.append(fingerprint(call.tool, call.input))
+        limit = self._settings.doom_loop
+        known = self._calls_made
+        if not self._settings.doom_loop_across_steps:
+            known = known[len(self._environment.recent_calls) :]
+        if limit < 1 or len(known) < limit or len(set(known[-limit:])) > 1:
+            return
+        if self._environment.ask is None:
+            msg = (
+                f"{call.tool} was called {limit} times in a row with the same input, and nobody "
+                "is there to say whether it may go on; raise Settings.doom_loop or ask again"
+            )
+            raise ToolRejectedError(msg, tool=call.tool)
+        await self._environment.ask(
+            "doom_loop",
+            (call.tool,),
+            always=(call.tool,),
+            metadata={"tool": call.tool, "input": call.input},
+            message_id=self.message.id,
+            call_id=call.call_id,
+        )
+
+    # ---------------------------------------------------------------------------------- retries
+
+    async def _went_as_far_as_it_can(self, failure: StreamError) -> bool:
+        """End a broken step as an unfinished one where trying again would do harm.
+
+        Tools that were called have had their effects; making the call anew would repeat them. So
+        the step ends with an unknown finish, their results stay, and the turn goes on from there.
+        Without `retry_truncated` every broken stream ends like that, as in opencode.
+        """
+        if self._assembler.step_finish is not None:
+            _log.warning("after the end of message %s: %s", self.message.id, failure.message)
+            return True
+        is_broken = failure.kind in {"truncated", "connection"}
+        if self._settings.retry_truncated:
+            is_broken = is_retryable(failure) and self._assembler.has_calls
+        if not is_broken or not self._assembler.has_started:
+            return False
+        usage = NO_TOKENS if self._settings.retry_truncated else ZERO_TOKENS
+        await self._finish_step(StepFinish(reason="unknown", usage=usage))
+        return True
+
+    def _retry_wait(self, failure: StreamError, waited_s: float) -> float | None:
+        return retry_wait_s(
+            failure,
+            self._settings,
+            attempt=self._attempt,
+            waited_s=waited_s,
+            jitter=Random(f"{self.message.id}:{self._attempt}").random(),  # noqa: S311  no secret
+            now_ms=self.session.clock(),
+        )
+
+    async def _start_attempt(self) -> None:
+        """Close what the failed attempt left, mark it, and keep what it cost."""
+        self._attempt += 1
+        await self._calls.cancel()
+        changes = self._assembler.start_attempt(close=self._settings.close_failed_attempts)
+        if changes:
+            events, self.message = self._billed(changes)
+            await self.session.write([*events, MessageUpdated(message=self.message)])
+
+    async def _pause(self, failure: StreamError, wait_s: float) -> None:
+        self.session.announce(
+            RunStatus(
+                session_id=self.session.id,
+                state="retry",
+                attempt=self._attempt - 1,
+                message=failure.message,
+                next_ms=self.session.clock() + round(wait_s * 1000),
+            )
+        )
+        self._waiting = True
+        await asyncio.sleep(wait_s)
+        self._waiting = False
+        self.session.announce(status(self.session.id, "busy"))
+
+    # -------------------------------------------------------------------------------- the end
 
     async def _finish_step(self, event: StepFinish) -> None:
         """Wait for the tools, then store the step's end, its bill and the message as one write."""
         if event.usage.is_reported:
             self._assembler.feed(Usage(usage=event.usage))
-        await self._collect_tools(wait=True)
-        changes = self._assembler.feed(event)
+        await self._calls.collect(wait=True)
+        snapshot = event.snapshot or await self._take_snapshot()
+        changes = self._assembler.feed(msgspec.structs.replace(event, snapshot=snapshot))
         await self._write_end(changes, finish=event.reason, error=None)
+
+    async def _take_snapshot(self) -> str | None:
+        snapshots = self._environment.snapshots
+        return None if snapshots is None else await asyncio.to_thread(snapshots.track)
+
+    async def _patch(self) -> list[PatchPart]:
+        """Return what the step changed on disk since its start; nothing a second time."""
+        since, self._snapshot = self._snapshot, None
+        snapshots = self._environment.snapshots
+        if since is None or snapshots is None:
+            return []
+        files = await asyncio.to_thread(snapshots.changed, since)
+        return [self._assembler.patch(since, files)] if files else []
+
+    def _billed(
+        self, changes: Sequence[SavePart | AppendDelta]
+    ) -> tuple[list[SyncEvent], AssistantMessage]:
+        """Return the events that store parts with what they cost, and the message with its bill."""
+        message = self.message
+        events: list[SyncEvent] = []
+        for part in (change.part for change in changes if isinstance(change, SavePart)):
+            events.append(PartUpdated(part=part))
+            if isinstance(part, StepFinishPart):
+                events.append(UsageRecorded(usage=self._usage_record(part)))
+                cost = message.cost if part.cost is None else (message.cost or 0) + part.cost
+                message = msgspec.structs.replace(message, cost=cost, tokens=part.tokens)
+        return events, message
 
     async def _write_end(
         self,
@@ -269,21 +385,20 @@ class Processor:
         error: MessageError | None,
     ) -> None:
         """Store closing parts, usage and the message's end in one transaction."""
-        parts = [change.part for change in changes if isinstance(change, SavePart)]
-        events: list[SyncEvent] = [PartUpdated(part=part) for part in parts]
-        message = self.message
-        for part in parts:
-            if isinstance(part, StepFinishPart):
-                events.append(UsageRecorded(usage=self._usage_record(part)))
-                cost = None if part.cost is None else (message.cost or 0) + part.cost
-                message = msgspec.structs.replace(message, cost=cost, tokens=part.tokens)
-        time = msgspec.structs.replace(message.time, completed=self.session.clock())
-        message = msgspec.structs.replace(message, finish=finish, error=error, time=time)
+        events, message = self._billed(changes)
+        message = msgspec.structs.replace(message, finish=finish, error=error)
+        if self._settings.parity and finish is not None and error is None:
+            events.append(MessageUpdated(message=message))  # opencode stores the end in two steps
+        events += [PartUpdated(part=part) for part in await self._patch()]
+        completed = msgspec.structs.replace(message.time, completed=self.session.clock())
+        message = msgspec.structs.replace(message, time=completed)
         message, extra = self._on_finish(message, events)
         self.message = message
         await self.session.write([*events, *extra, MessageUpdated(message=message)])
 
     def _usage_record(self, part: StepFinishPart) -> UsageRecord:
+        is_known = part.tokens.is_reported or part.reason != "unknown"
+        tokens = part.tokens if is_known else NO_TOKENS
         return UsageRecord(
             id=part.id,
             session_id=self.session.id,
@@ -291,39 +406,43 @@ class Processor:
             purpose=self._purpose,
             provider_id=self.message.provider_id,
             model_id=self.message.model_id,
-            tokens=part.tokens,
-            cost=cost_of(part.tokens, self._prices),
+            tokens=tokens,
+            cost=cost_of(tokens, self._prices),
             cost_recorded_usd=part.cost,
             attempt=part.attempt,
             started_ms=self._started_ms,
             finished_ms=self.session.clock(),
         )
 
-    async def _settle_tools(self) -> None:
-        """Cancel the calls that still run and let them end."""
-        for task in self._running.values():
-            task.cancel()
-        if self._running:
-            await asyncio.wait(self._running.values(), timeout=_TICK_S)
-        for task in self._running.values():
-            if task.done() and not task.cancelled():
-                await self._write(self._assembler.feed(task.result()))
-        self._running.clear()
+    def _abort_error(self) -> MessageError | None:
+        """Return the error of an abort; opencode gives none to a call that waits for a retry."""
+        return None if self._waiting and not self._settings.finish_on_abort else _ABORTED
 
     async def _close(self, error: MessageError | None) -> None:
         """Close what is open; an error ends the message with it, whatever had been stored."""
+        changes = self._assembler.close()
+        is_abort = error is _ABORTED
         if error is not None and error.name == ERROR_OVERFLOW:
             self.overflowed = True
-        changes = [*self._assembler.close(), *self._assembler.finish_cut_call()]
+            if self._settings.parity and not self.message.is_summary:
+                error = None  # opencode leaves the message without an end, and compacts
+        if self._settings.finish_on_abort or not is_abort:
+            changes += self._assembler.finish_cut_call()
         if error is not None:
-            await self._write_end(changes, finish="error", error=error)
-        elif changes:
+            await self._write_end(changes, finish=self._finish_of(error), error=error)
+        elif changes or self.message.time.completed is None:
             await self._write_end(changes, finish=self.message.finish, error=self.message.error)
+
+    def _finish_of(self, error: MessageError) -> str | None:
+        """Return a failed call's finish; opencode gives one to a summary that did not fit only."""
+        if self._settings.finish_on_abort or error.name == ERROR_OVERFLOW:
+            return "error"
+        return None
 
     def _outcome(self) -> Outcome:
         if self.overflowed and not self.message.is_summary:
             return "compact"
-        if self.message.error is not None:
+        if self.message.error is not None or self.rejected is not None:
             return "stop"
         tokens = self._assembler.reported
         if not self.message.is_summary and is_over(tokens.total or tokens.sum, self._usable):
@@ -343,14 +462,6 @@ class _Ticker:
     async def _tick(self) -> None:
         while True:  # noqa: ASYNC110  waking the loop is the point
             await asyncio.sleep(_TICK_S)
-
-
-def _raised(error: Exception) -> MessageError:
-    """Return the message's error for something that a provider raised."""
-    name = ERROR_API if isinstance(error, ProviderError) else ERROR_UNKNOWN
-    if isinstance(error, ContextOverflowError):
-        name = ERROR_OVERFLOW
-    return MessageError(name=name, data=ErrorData(message=f"{type(error).__name__}: {error}"))
 
 
 def status(session_id: str, state: Literal["busy", "idle", "compacting"]) -> RunStatus:

@@ -13,30 +13,43 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from forge_nb.compaction.summarize import compact
-from forge_nb.compaction.tail import is_request
 from forge_nb.errors import CompactionError, UsageError
 from forge_nb.events import MessageUpdated, PartUpdated, SessionUpdated
 from forge_nb.messages.message import (
     CONTINUING_FINISHES,
     AssistantMessage,
+    ErrorData,
+    MessageError,
     MessagePath,
     MessageTime,
     SessionModel,
     UserMessage,
 )
 from forge_nb.messages.parts import TextPart
-from forge_nb.messages.render import to_model_messages
 from forge_nb.messages.usage import NO_TOKENS, TokenUsage, add
-from forge_nb.messages.wire import CONTINUE_AFTER_COMPACTION, CONTINUE_KEY, ERROR_ABORTED
+from forge_nb.messages.wire import (
+    CONTINUE_AFTER_COMPACTION,
+    CONTINUE_KEY,
+    ERROR_ABORTED,
+    ERROR_CONTENT_FILTER,
+    ERROR_STRUCTURED,
+)
 from forge_nb.processor import Processor, status
-from forge_nb.providers.base import ModelRequest
+from forge_nb.requests import is_final_answer, last_question, turn_request
+from forge_nb.structured import STRUCTURED_SYSTEM, answer_tool_of
+from forge_nb.subtasks import open_order, run_subtask
+from forge_nb.titles import TitleTask, needs_title
+from forge_nb.tools.environment import Environment
 
 if TYPE_CHECKING:
     from forge_nb.compaction.base import CompactionResult, RunSetup
     from forge_nb.events import PromptState
     from forge_nb.messages.message import MessageWithParts, SessionInfo
+    from forge_nb.messages.parts import SubtaskPart
     from forge_nb.processor import Outcome
+    from forge_nb.requests import Question
     from forge_nb.session import Session
+    from forge_nb.structured import StructuredOutput
 
 __all__ = ["RunOutcome", "RunResult", "add_prompt", "run_loop"]
 
@@ -79,7 +92,7 @@ async def add_prompt(session: Session, setup: RunSetup, text: str) -> UserMessag
     if not text.strip():
         msg = f"the prompt is blank ({text!r}); write what the model is to do"
         raise UsageError(msg)
-    message = _user_message(session, setup)
+    message = user_message(session, setup)
     part = TextPart(
         id=session.new_id("prt"), session_id=session.id, message_id=message.id, text=text
     )
@@ -131,8 +144,9 @@ async def run_loop(session: Session, setup: RunSetup) -> RunResult:
     session.announce(status(session.id, "busy"))
     try:
         await run.until_stop()
+        await run.finish()
     except asyncio.CancelledError:
-        run.aborted = True
+        run.abandon()
         await asyncio.shield(run.settle("cancelled"))
     except CompactionError:
         await run.settle("cancelled")
@@ -153,34 +167,49 @@ class _Run:
         self._ids: list[str] = []
         self._compactions = 0
         self._compactions_in_row = 0
+        self._unknown_in_row = 0
+        self._calls: tuple[str, tuple[str, ...]] = ("", ())  # of which question, and its calls
+        self._unanswered = 0  # answers of a structured turn that were none
+        self._title: TitleTask | None = None
         self.aborted = False
         self._limit: str | None = None
         self._given: MessageWithParts | None = None  # what another process had answered
 
     async def until_stop(self) -> None:
         """Call the model, compact, and call it again until the turn is over."""
-        for _ in range(self._setup.settings.max_steps):
+        limit = self._setup.settings.max_steps
+        for step in range(1, limit + 1):
             await self._take_prompts()
             self._given = None if self._answers else self._find_answer()
             if self._given is not None:
                 return
-            outcome = await self._step()
-            if outcome == "compact":
-                outcome = await self._make_room()
-            if outcome == "stop":
+            if await self._advance(is_last=step == limit) == "stop":
                 await self.settle("answered")
                 if not self._waiting():
                     return
         await self.settle("answered")
-        limit = self._setup.settings.max_steps
         self._limit = f"{limit} steps for one prompt; raise Settings.max_steps or ask again"
+
+    async def finish(self) -> None:
+        """Store the title, and clear old tool outputs where the settings say so."""
+        if self._title is not None:
+            await self._title.store()
+
+    def abandon(self) -> None:
+        """Give up what runs beside the turn."""
+        self.aborted = True
+        if self._title is not None:
+            self._title.cancel()
 
     def _find_answer(self) -> MessageWithParts | None:
         """Return the last question's answer: by its parent link, with an end that is one."""
-        visible = self._session.visible()
-        asked = _last_question(visible)
-        answers = [item for item in visible if asked and _answers(item, asked)]
+        visible = self._visible()
+        asked = last_question(visible)
+        answers = [item for item in visible if asked and is_final_answer(item, asked.message.id)]
         return answers[-1] if answers else None
+
+    def _visible(self) -> list[MessageWithParts]:
+        return self._session.visible(parity=self._setup.settings.parity)
 
     def _waiting(self) -> list[MessageWithParts]:
         return self._session.store.prompts(self._session.id, "waiting")
@@ -201,31 +230,128 @@ class _Run:
                 [MessageUpdated(message=item.message, prompt_state=state) for item in prompts]
             )
 
-    async def _step(self) -> Outcome:
-        session, setup = self._session, self._setup
-        visible = session.visible()
-        asked = _last_question(visible)
+    async def _advance(self, *, is_last: bool) -> Outcome:
+        """Do the next thing: an order, a compaction that is due, or a call of the model."""
+        visible = self._visible()
+        asked = last_question(visible)
         if asked is None:
-            msg = f"session {session.id!r} has no question to answer; prompt it first"
+            msg = f"session {self._session.id!r} has no question to answer; prompt it first"
             raise UsageError(msg)
-        message = await self._new_answer(asked)
-        processor = Processor(
-            session, setup.provider, message, tools=setup.tools, settings=setup.settings
-        )
-        request = ModelRequest(
-            model=setup.model,
-            system=list(setup.settings.system),
-            messages=to_model_messages(visible, target=setup.model),
-            tools=setup.tools.specs(),
-            purpose="turn",
-        )
+        order = open_order(visible, asked.item)
+        if order is not None:
+            return await self._hand_over(asked, order)
+        self._ask_title(asked)
+        outcome = await self._step(visible, asked, is_last=is_last)
+        return await self._make_room() if outcome == "compact" else outcome
+
+    async def _hand_over(self, asked: Question, order: SubtaskPart) -> Outcome:
+        if self._setup.spawn is None:
+            msg = "subtasks need a workbench to run child sessions; prompt through Workbench"
+            raise UsageError(msg)
+        answer = await run_subtask(self._session, self._setup.spawn, asked.message, order)
+        self._ids.append(answer.id)
+        self._answers.append(answer)
+        return "continue"
+
+    def _ask_title(self, asked: Question) -> None:
+        session, setup = self._session, self._setup
+        if self._title is not None or not setup.settings.title:
+            return
+        if needs_title(session.stored().info, session.messages()):
+            self._title = TitleTask(session, *setup.small, asked.item)
+
+    async def _step(
+        self, visible: list[MessageWithParts], asked: Question, *, is_last: bool
+    ) -> Outcome:
+        """Call the model once."""
+        session, setup = self._session, self._setup
+        question = asked.message
+        answer_tool = answer_tool_of(question)
+        tools = setup.tools if answer_tool is None else setup.tools.plus(answer_tool)
+        message = await self._new_answer(question)
         self._ids.append(message.id)
+        processor = Processor(
+            session,
+            setup.provider,
+            message,
+            tools=tools,
+            settings=setup.settings,
+            environment=self._environment(question.id),
+        )
+        request = turn_request(
+            setup.model,
+            setup.settings,
+            question,
+            visible,
+            tools=tools,
+            extra_system=() if answer_tool is None else (STRUCTURED_SYSTEM,),
+            is_last=is_last,
+        )
         try:
-            return await processor.process(request)
+            outcome = await processor.process(request)
         finally:
             self._answers.append(processor.message)
-            if processor.message.error is None:
-                self._compactions_in_row = 0
+            self._calls = (question.id, processor.calls_made)
+        return await self._judge(outcome, processor, answer_tool)
+
+    def _environment(self, question_id: str) -> Environment:
+        """Return what tools have around them; calls made for an earlier question do not count."""
+        environment = self._setup.environment or Environment()
+        asked, calls = self._calls
+        recent = calls if asked == question_id else ()
+        return msgspec.structs.replace(environment, recent_calls=recent)
+
+    async def _judge(
+        self, outcome: Outcome, processor: Processor, answer_tool: StructuredOutput | None
+    ) -> Outcome:
+        """Look at how a call ended, and say what comes next."""
+        message = processor.message
+        if message.error is None:
+            self._compactions_in_row = 0
+        if processor.rejected is not None:
+            self._limit = f"a tool call was rejected: {processor.rejected}"
+            return "stop"
+        self._unknown_in_row = self._unknown_in_row + 1 if message.finish == "unknown" else 0
+        if self._unknown_in_row > self._setup.settings.max_unknown_finishes:
+            self._limit = (
+                f"{self._unknown_in_row} answers in a row ended with an unknown finish; "
+                "the provider may be in trouble, ask again later"
+            )
+            return "stop"
+        if message.finish == "content-filter" and message.error is None:
+            await self._fail(message, ERROR_CONTENT_FILTER, "the provider's filter cut the answer")
+            return "stop"
+        if answer_tool is not None:
+            return await self._judge_structured(outcome, message, answer_tool)
+        return outcome
+
+    async def _judge_structured(
+        self, outcome: Outcome, message: AssistantMessage, answer_tool: StructuredOutput
+    ) -> Outcome:
+        """Take the answer that was captured; ask again, a few times, for one that was not."""
+        if answer_tool.captured:
+            answer = answer_tool.captured[-1]
+            message = msgspec.structs.replace(message, structured=answer, finish="stop")
+            await self._replace_answer(message)
+            return "stop"
+        if outcome != "stop" or message.error is not None:
+            return outcome
+        self._unanswered += 1
+        if self._unanswered <= answer_tool.retries:
+            return "continue"
+        words = "the model did not give its answer in the required structure"
+        await self._fail(message, ERROR_STRUCTURED, words, retries=answer_tool.retries)
+        return "stop"
+
+    async def _fail(
+        self, message: AssistantMessage, name: str, words: str, *, retries: int | None = None
+    ) -> None:
+        error = MessageError(name=name, data=ErrorData(message=words, retries=retries))
+        await self._replace_answer(msgspec.structs.replace(message, error=error))
+
+    async def _replace_answer(self, message: AssistantMessage) -> None:
+        self._answers[-1] = message
+        await self._session.update_message(message)
 
     async def _new_answer(self, asked: UserMessage) -> AssistantMessage:
         session, setup = self._session, self._setup
@@ -249,12 +375,13 @@ class _Run:
         last = self._answers[-1]
         if not self._setup.settings.auto_compact:
             return "continue" if last.finish == "tool-calls" else "stop"
-        overflow = last.error is not None
+        overflow = last.finish in {None, "error"}
         result = await compact(self._session, self._setup, auto=True, overflow=overflow)
         self._note(result)
         if result.outcome != "done":
             return "continue" if last.finish == "tool-calls" else "stop"
-        if not overflow and last.finish != "tool-calls":
+        is_over = not overflow and last.finish not in CONTINUING_FINISHES
+        if is_over and not self._setup.settings.parity:
             return "stop"
         await self._ask_to_go_on()
         return "continue"
@@ -265,6 +392,8 @@ class _Run:
         self._compactions_in_row += 1
         limit = self._setup.settings.max_compactions
         sizes = {"before": result.tokens_before, "after": result.tokens_after}
+        if self._setup.settings.parity:
+            return
         if result.outcome == "done" and result.tokens_after >= result.tokens_before:
             msg = f"compaction did not shrink the context ({result!r}); use a larger window"
             raise CompactionError(msg, **sizes)
@@ -277,7 +406,7 @@ class _Run:
 
     async def _ask_to_go_on(self) -> None:
         session = self._session
-        message = _user_message(session, self._setup)
+        message = user_message(session, self._setup)
         part = TextPart(
             id=session.new_id("prt"),
             session_id=session.id,
@@ -321,13 +450,6 @@ def _error_text(message: AssistantMessage) -> str | None:
     return None if error is None else f"{error.name}: {error.data.message or ''}"
 
 
-def _answers(item: MessageWithParts, asked: UserMessage) -> bool:
-    message = item.message
-    if not isinstance(message, AssistantMessage) or message.parent_id != asked.id:
-        return False
-    return message.finish is not None and message.finish not in CONTINUING_FINISHES
-
-
 def _item_of(
     stored: list[MessageWithParts], message: AssistantMessage | None
 ) -> MessageWithParts | None:
@@ -337,21 +459,12 @@ def _item_of(
 
 def _text_of(item: MessageWithParts | None) -> str:
     parts = () if item is None else item.parts
-    return "\n\n".join(part.text for part in parts if isinstance(part, TextPart))
+    said = (part for part in parts if isinstance(part, TextPart) and not part.discarded)
+    return "\n\n".join(part.text for part in said)
 
 
-def _last_question(visible: list[MessageWithParts]) -> UserMessage | None:
-    """Return the newest user message that is not a request to compact; order is `seq`."""
-    asked = [
-        item for item in visible if isinstance(item.message, UserMessage) and not is_request(item)
-    ]
-    if not asked:
-        return None
-    newest = max(asked, key=lambda item: item.seq).message
-    return newest if isinstance(newest, UserMessage) else None
-
-
-def _user_message(session: Session, setup: RunSetup) -> UserMessage:
+def user_message(session: Session, setup: RunSetup) -> UserMessage:
+    """Return a new user message for the session's agent and model."""
     return UserMessage(
         id=session.new_id("msg"),
         session_id=session.id,

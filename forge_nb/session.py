@@ -110,9 +110,15 @@ class Session:
         """Return the whole session, oldest first."""
         return list(self.store.messages(self.id))[::-1]
 
-    def visible(self) -> list[MessageWithParts]:
-        """Return what the next model call may see; reads only as far as the boundary."""
-        return filter_compacted(self.store.messages(self.id))
+    def visible(self, *, parity: bool = False) -> list[MessageWithParts]:
+        """Return what the next model call may see; reads only as far as the boundary.
+
+        Parameters
+        ----------
+        parity
+            Read the history as opencode does; see `filter_compacted`.
+        """
+        return filter_compacted(self.store.messages(self.id), parity=parity)
 
     def view(self, at: str | None = None, *, rule: ViewRule | None = None) -> View:
         """Return what the model saw before the assistant message `at`, every part labelled.

@@ -32,6 +32,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Identical tool calls in a row at which a person is asked (opencode: 3)."""
     title: bool = True
     """Ask the model for a title where the session has none."""
+    small_model: str | None = None
+    """``provider:model`` that is asked for titles; None for the session's own."""
     checkpoint_s: float | None = None
     """Store the text of an open block this often, in seconds; None leaves it to the block's end."""
 

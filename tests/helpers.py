@@ -10,6 +10,7 @@ from forge_nb.messages.parts import ModelRef
 from forge_nb.messages.stream import StepFinish, StepStart, TextDelta, TextEnd, TextStart
 from forge_nb.messages.usage import CacheTokens, ModelLimits, TokenUsage, UnitPrices
 from forge_nb.providers.registry import register_provider
+from forge_nb.settings import Settings
 from forge_nb.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from forge_nb.messages.stream import StreamEvent
     from forge_nb.providers.base import ModelRequest
-    from forge_nb.settings import Settings
     from forge_nb.tools.registry import Tool
 
 USED = TokenUsage(input=100, output=10, reasoning=0, cache=CacheTokens(read=0, write=0))
@@ -80,7 +80,7 @@ def workbench(
         ":memory:",
         model="saying:m",
         tools=tools,
-        settings=settings,
+        settings=settings or Settings(retry_base_s=0),
         clock=FixedClock(),
         seed=3,
     )

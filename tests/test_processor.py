@@ -35,6 +35,7 @@ from forge_nb.messages.stream import (
     Usage,
 )
 from forge_nb.messages.wire import ERROR_ABORTED, TOOL_ABORTED
+from forge_nb.settings import Settings
 from tests.helpers import USED, Saying, text, wait_for, workbench
 
 if TYPE_CHECKING:
@@ -239,7 +240,8 @@ def test_a_stream_that_breaks_leaves_a_closed_message_with_an_error(
 ) -> None:
     spoken: list[StreamEvent | float | Exception] = [StepStart(), TextStart()]
     spoken.append(TextDelta(text="half"))
-    result, parts, message = run(Saying([*spoken, last] if last else spoken))
+    provider = Saying([*spoken, last] if last else spoken)
+    result, parts, message = run(provider, settings=Settings(retries=0))
     assert result.outcome == "failed"
     assert message.error is not None
     assert message.error.name == name

@@ -163,7 +163,7 @@ def test_a_session_that_another_process_runs_says_who_does() -> None:
 
 def test_a_turn_that_never_ends_is_stopped_by_the_step_limit() -> None:
     provider = Saying(looking())
-    with workbench(provider, tools=[look], settings=Settings(max_steps=4)) as wb:
+    with workbench(provider, tools=[look], settings=Settings(max_steps=4, doom_loop=0)) as wb:
         result = asyncio.run(wb.session("t").prompt("go"))
     assert result.outcome == "failed"
     assert len(provider.requests) == 4
@@ -236,7 +236,7 @@ def test_a_bad_summary_cuts_nothing_and_never_takes_the_next_question(
     summary: list[StreamEvent], outcome: str
 ) -> None:
     provider = Saying(text("an answer"), summary, text("the next answer"))
-    with workbench(provider) as wb:
+    with workbench(provider, settings=Settings(retries=0)) as wb:
         conversation = wb.session("t")
 
         async def main() -> tuple[Any, RunResult]:

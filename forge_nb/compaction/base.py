@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from forge_nb.messages.parts import ModelRef
     from forge_nb.providers.base import Provider
     from forge_nb.settings import Settings
+    from forge_nb.subtasks import Spawn
+    from forge_nb.tools.environment import Environment
     from forge_nb.tools.registry import ToolRegistry
 
 __all__ = ["CompactionOutcome", "CompactionResult", "RunSetup"]
@@ -37,12 +39,39 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSetup:
-    """Which model answers, with which tools and settings."""
+    """Which model answers, with which tools and settings.
+
+    Parameters
+    ----------
+    provider, model
+        Who answers.
+    tools
+        What the model may call.
+    settings
+        How the session is run, the agent's own settings included.
+    environment
+        What tools have around them.
+    small
+        Provider and model for titles; None for the session's own.
+    spawn
+        Runs child sessions; None where there are none.
+    """
 
     def __init__(
-        self, provider: Provider, model: ModelRef, tools: ToolRegistry, settings: Settings
+        self,
+        provider: Provider,
+        model: ModelRef,
+        tools: ToolRegistry,
+        settings: Settings,
+        *,
+        environment: Environment | None = None,
+        small: tuple[Provider, ModelRef] | None = None,
+        spawn: Spawn | None = None,
     ) -> None:
         self.provider = provider
         self.model = model
         self.tools = tools
         self.settings = settings
+        self.environment = environment
+        self.small = small or (provider, model)
+        self.spawn = spawn

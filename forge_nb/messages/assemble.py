@@ -16,6 +16,7 @@ import msgspec
 from forge_nb.messages import stream
 from forge_nb.messages.parts import (
     Part,
+    PatchPart,
     ReasoningPart,
     Span,
     StepFinishPart,
@@ -68,6 +69,11 @@ class _Block:
         self.pieces: list[str] = []
         self.length = 0
 
+    def part_so_far(self) -> TextPart | ReasoningPart:
+        """Return the part with the text that has arrived; the pieces become one."""
+        self.pieces = ["".join(self.pieces)]
+        return msgspec.structs.replace(self.part, text=self.pieces[0])
+
 
 def _no_price(tokens: TokenUsage) -> Cost:
     del tokens
@@ -119,6 +125,7 @@ class PartAssembler:
         self._hooks = tuple(text_end_hooks)
         self._blocks: dict[tuple[str, str], _Block] = {}
         self._tools: dict[str, ToolPart] = {}
+        self._saved: dict[str, Part] = {}
         self.reported: TokenUsage = NO_TOKENS
         """What the provider has reported of this call so far."""
         self.step_finish: StepFinishPart | None = None
@@ -157,7 +164,58 @@ class PartAssembler:
 
         An orphan (a delta or end without a start, a result for an unknown call) changes nothing.
         """
-        return self._handlers[type(event)](event)
+        changes = self._handlers[type(event)](event)
+        for change in changes:
+            if type(change) is SavePart:
+                self._saved[change.part.id] = change.part
+        return changes
+
+    def open_text(self) -> list[SavePart]:
+        """Return the open text and reasoning parts with what has arrived so far; still open."""
+        return [SavePart(block.part_so_far()) for block in self._blocks.values()]
+
+    def start_attempt(self, *, close: bool = True) -> list[SavePart]:
+        """Begin the call again after a failure.
+
+        Parameters
+        ----------
+        close
+            Whether the parts of the failed attempt are closed and marked as discarded. False
+            forgets the open blocks and leaves their rows as they are, as opencode does.
+
+        Returns
+        -------
+        list of SavePart
+            The discarded parts, a step-finish with the usage that was reported among them.
+        """
+        discarded: list[SavePart] = []
+        if close:
+            for change in [*self.close(), *self.finish_cut_call()]:
+                self._saved[change.part.id] = change.part
+            discarded = [
+                SavePart(msgspec.structs.replace(part, discarded=True))
+                for part in self._saved.values()
+            ]
+            self._tools.clear()
+        self._blocks.clear()
+        self._saved.clear()
+        self.reported, self.step_finish = NO_TOKENS, None
+        self._base["attempt"] += 1
+        return discarded
+
+    @property
+    def has_started(self) -> bool:
+        """Whether anything of this attempt was stored."""
+        return bool(self._saved)
+
+    def patch(self, since: str, files: list[str]) -> PatchPart:
+        """Return the part that names the files that changed since a snapshot."""
+        return PatchPart(id=self._new_id("prt"), hash=since, files=files, **self._base)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a tool of this attempt was called: pending calls do not count."""
+        return any(not isinstance(part.state, ToolPending) for part in self._tools.values())
 
     def close(self) -> list[SavePart]:
         """Close whatever is open: text keeps what has arrived, tools fail as aborted.
@@ -368,7 +426,7 @@ class PartAssembler:
         return SavePart(part)
 
     def _step_finish(self, event: stream.StepFinish) -> list[Change]:
-        if event.usage.is_reported:
+        if event.usage.is_reported or not self.reported.is_reported:
             self.reported = event.usage
         changes: list[Change] = [self._close_block(key) for key in list(self._blocks)]
         changes.append(self._save_step_finish(event.reason, snapshot=event.snapshot))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IdSource", "Prefix", "make_id"]
 
-Prefix = Literal["ses", "msg", "prt", "evt", "per", "usg", "run"]
+Prefix = Literal["ses", "msg", "prt", "evt", "per", "usg", "run", "call"]
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _MASK_48 = (1 << 48) - 1

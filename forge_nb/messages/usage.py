@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_TOKENS",
     "TOKEN_KINDS",
+    "ZERO_TOKENS",
     "CacheTokens",
     "Cost",
     "CostSource",
@@ -96,6 +97,9 @@ class TokenUsage(Value, frozen=True, kw_only=True):
 
 NO_TOKENS = TokenUsage()
 """Nothing reported."""
+
+ZERO_TOKENS = TokenUsage(input=0, output=0, reasoning=0, cache=CacheTokens(read=0, write=0))
+"""What opencode stores where nothing was reported."""
 
 
 class UnitPrices(Value, frozen=True, kw_only=True):

@@ -14,7 +14,11 @@ __all__ = [
     "CONTINUE_KEY",
     "ERROR_ABORTED",
     "ERROR_API",
+    "ERROR_AUTH",
+    "ERROR_CONTENT_FILTER",
+    "ERROR_OUTPUT_LENGTH",
     "ERROR_OVERFLOW",
+    "ERROR_STRUCTURED",
     "ERROR_SUMMARY_BLANK",
     "ERROR_SUMMARY_NOT_SMALLER",
     "ERROR_UNKNOWN",
@@ -54,7 +58,11 @@ SUMMARY_AGENT = "compaction"
 
 ERROR_ABORTED = "MessageAbortedError"
 ERROR_API = "APIError"
+ERROR_AUTH = "ProviderAuthError"
+ERROR_CONTENT_FILTER = "ContentFilterError"
+ERROR_OUTPUT_LENGTH = "MessageOutputLengthError"
 ERROR_OVERFLOW = "ContextOverflowError"
+ERROR_STRUCTURED = "StructuredOutputError"
 ERROR_UNKNOWN = "UnknownError"
 ERROR_SUMMARY_BLANK = "SummaryBlankError"
 """Ours: a summary without text, which is no boundary."""

@@ -6,7 +6,7 @@ runs tools and never writes: the Processor does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -31,6 +31,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[ModelMessage]
     tools: list[ToolSpec]
     purpose: Purpose
+    tool_choice: Literal["auto", "required"] = "auto"
+    """Whether the model has to call a tool."""
 
 
 class Provider(Protocol):

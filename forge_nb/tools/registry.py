@@ -163,6 +163,17 @@ class ToolRegistry:
         self._tools = {one.name: one for one in tools}
         self._keep_outputs = keep_outputs
 
+    def plus(self, *tools: Tool) -> ToolRegistry:
+        """Return a registry with these tools too."""
+        return ToolRegistry([*self._tools.values(), *tools], keep_outputs=self._keep_outputs)
+
+    def only(self, names: Iterable[str] | None) -> ToolRegistry:
+        """Return a registry with the tools of these names; with all for None."""
+        if names is None:
+            return self
+        kept = [self.get(name) for name in names]
+        return ToolRegistry(kept, keep_outputs=self._keep_outputs)
+
     def specs(self) -> list[ToolSpec]:
         """Return what the model is told, by name."""
         return [self._tools[name].spec for name in sorted(self._tools)]

@@ -1,0 +1,67 @@
+"""Named ways to run a session: which model, which instructions, which tools, how many steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from forge_nb.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["GENERAL", "Agent", "agents_by_name"]
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings under a name, which messages carry as their agent.
+
+    Examples
+    --------
+    >>> Agent(name="reviewer", system=("You only read.",), tools=("read", "grep"))
+    Agent(name='reviewer', tools=('read', 'grep'))
+    """
+
+    name: str
+    description: str = ""
+    """What it is good for; the model reads it when it may hand work over."""
+    model: str | None = None
+    """``provider:model``; None for the session's."""
+    system: tuple[str, ...] = ()
+    """System prompts; added to those of the settings."""
+    tools: tuple[str, ...] | None = None
+    """Names of the tools it may call; None for all."""
+    permissions: tuple[dict[str, str], ...] = ()
+    """Rules that come after the workbench's own: the last that matches decides."""
+    max_steps: int | None = None
+    """Model calls for one prompt; None for the settings' number."""
+
+    def __repr__(self) -> str:
+        """Name it, and its tools where they are few."""
+        tools = "" if self.tools is None else f", tools={self.tools!r}"
+        return f"Agent(name={self.name!r}{tools})"
+
+
+GENERAL = Agent(
+    name="general",
+    description="Researches and carries out a piece of work by itself, and reports the result.",
+)
+"""The agent for work that is handed over, where no other is named."""
+
+
+def agents_by_name(agents: Iterable[Agent]) -> dict[str, Agent]:
+    """Return the agents by their names, `GENERAL` among them.
+
+    Raises
+    ------
+    UsageError
+        When two have the same name, or one has none.
+    """
+    found: dict[str, Agent] = {}
+    for one in agents:
+        if not one.name or one.name in found:
+            msg = f"there are two agents called {one.name!r}; give each a name of its own"
+            raise UsageError(msg, agent=one.name)
+        found[one.name] = one
+    return {GENERAL.name: GENERAL, **found}
