@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from forge_nb.agents import Agent
     from forge_nb.conversation import Conversation
     from forge_nb.errors import ForgeError
     from forge_nb.magics import load_ipython_extension, unload_ipython_extension
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from forge_nb.workbench import Workbench as open  # noqa: A004, N813  forge.open reads well
 
 __all__ = [
+    "Agent",
     "Conversation",
     "ForgeError",
     "Settings",
@@ -30,6 +32,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Agent": ("forge_nb.agents", "Agent"),
     "Conversation": ("forge_nb.conversation", "Conversation"),
     "ForgeError": ("forge_nb.errors", "ForgeError"),
     "Settings": ("forge_nb.settings", "Settings"),

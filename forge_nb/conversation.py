@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forge_nb.compaction.summarize import compact
 from forge_nb.errors import NotFoundError, SessionBusyError, UsageError
 from forge_nb.messages.steps import message_of_step
 from forge_nb.messages.usage import usable_tokens
 from forge_nb.run_loop import add_prompt, run_loop
+from forge_nb.structured import output_format
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
     from forge_nb.analysis.charts import Chart
@@ -36,12 +39,22 @@ class Conversation:
         Its id.
     model
         Which model answers; None for the session's own or the workbench's.
+    agent
+        Which of the workbench's agents answers; None for the settings'.
     """
 
-    def __init__(self, workbench: Workbench, session_id: str, *, model: str | None = None) -> None:
+    def __init__(
+        self,
+        workbench: Workbench,
+        session_id: str,
+        *,
+        model: str | None = None,
+        agent: str | None = None,
+    ) -> None:
         self.workbench = workbench
         self.id = session_id
         self.model = model
+        self.agent = agent
         self._setup: RunSetup | None = None
 
     def __repr__(self) -> str:
@@ -63,16 +76,26 @@ class Conversation:
         """Model, tools and settings; resolved at the first use and kept, a script's place too."""
         if self._setup is None:
             stored = self.workbench.store.session(self.id)
-            self._setup = self.workbench.setup(self.model, stored)
+            self._setup = self.workbench.setup(self.model, stored, agent=self.agent)
         return self._setup
 
-    async def prompt(self, text: str, *, wait: bool = True, show: bool | None = None) -> RunResult:
+    async def prompt(
+        self,
+        text: str,
+        *,
+        output: type | Mapping[str, Any] | None = None,
+        wait: bool = True,
+        show: bool | None = None,
+    ) -> RunResult:
         """Ask, and wait until the run is over; live in the cell when there is one.
 
         Parameters
         ----------
         text
             What to ask. It is stored before anything else happens.
+        output
+            Shape that the answer must have: a pydantic model, another type, or a JSON schema. The
+            result's `structured` holds the answer.
         wait
             Whether to wait while another process runs the session; else SessionBusyError.
         show
@@ -84,9 +107,10 @@ class Conversation:
             Outcome, answer, tokens and cost of the run.
         """
         writer, setup = self.workbench.writer(self.id), self.setup
+        wanted = None if output is None else output_format(output)
         self._refuse_if_busy(wait=wait)
         with self._live(show=show):
-            await add_prompt(writer, setup, text)
+            await add_prompt(writer, setup, text, wanted=wanted)
             result: RunResult = await self.workbench.run(
                 self.id, lambda: run_loop(writer, setup), wait=wait
             )

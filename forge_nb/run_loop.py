@@ -8,7 +8,7 @@ several prompts that waited together.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -71,6 +71,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
     """Sum of the known costs; None when none is known."""
     error: str | None = None
+    structured: Any = None
+    """The answer in the shape that was asked for."""
 
     def __repr__(self) -> str:
         """Say it in one line."""
@@ -81,8 +83,19 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return f"<run {self.outcome}{why}: {calls}{cuts}, {self.tokens.sum or 0:,} tokens, {cost}>"
 
 
-async def add_prompt(session: Session, setup: RunSetup, text: str) -> UserMessage:
+async def add_prompt(
+    session: Session, setup: RunSetup, text: str, *, wanted: dict[str, Any] | None = None
+) -> UserMessage:
     """Store a user message that waits for an answer.
+
+    Parameters
+    ----------
+    session, setup
+        Who is asked.
+    text
+        What is asked.
+    wanted
+        The `format` that the answer must have; None for any text.
 
     Raises
     ------
@@ -92,7 +105,7 @@ async def add_prompt(session: Session, setup: RunSetup, text: str) -> UserMessag
     if not text.strip():
         msg = f"the prompt is blank ({text!r}); write what the model is to do"
         raise UsageError(msg)
-    message = user_message(session, setup)
+    message = msgspec.structs.replace(user_message(session, setup), format=wanted)
     part = TextPart(
         id=session.new_id("prt"), session_id=session.id, message_id=message.id, text=text
     )
@@ -442,6 +455,7 @@ class _Run:
             tokens=tokens,
             cost_usd=sum(costs) if costs else None,
             error=error,
+            structured=None if last is None else last.structured,
         )
 
 

@@ -10,8 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from forge_nb.agents import Agent, agents_by_name
 from forge_nb.bus import Bus
 from forge_nb.clock import random_source, system_clock
 from forge_nb.compaction.base import RunSetup
@@ -28,6 +32,8 @@ from forge_nb.session import Session
 from forge_nb.settings import Settings
 from forge_nb.store.open import open_store
 from forge_nb.store.verify import verify
+from forge_nb.subtasks import ChildResult, child_title, task_tool
+from forge_nb.titles import default_title
 from forge_nb.tools.registry import Tool, ToolRegistry
 
 if TYPE_CHECKING:
@@ -41,8 +47,10 @@ if TYPE_CHECKING:
     from forge_nb.analysis.mirror import Mirror
     from forge_nb.clock import Clock
     from forge_nb.exchange.report import ImportReport
+    from forge_nb.messages.parts import ModelRef
     from forge_nb.store.base import Store, StoredSession
     from forge_nb.store.verify import Finding
+    from forge_nb.subtasks import Order
 
 __all__ = ["Workbench"]
 
@@ -63,6 +71,9 @@ class Workbench:
         What the model may call: functions made tools by `forge_nb.tool`.
     settings
         How sessions are run.
+    agents
+        Named ways to run a session. A model is told of them and may hand work over to them; work
+        that a prompt hands over finds the agent ``general`` without naming any.
     tenant
         Whose rows; each tenant sees only its own.
     clock, seed
@@ -83,11 +94,15 @@ class Workbench:
         model: str | None = None,
         tools: Iterable[Tool] = (),
         settings: Settings | None = None,
+        agents: Iterable[Agent] = (),
         tenant: str = "local",
         clock: Clock = system_clock,
         seed: int | None = None,
     ) -> None:
         self.settings = settings or Settings()
+        named = list(agents)
+        self.agents = agents_by_name(named)
+        self._may_hand_over = bool(named)
         self.bus = Bus()
         self.model = model
         self.latest: Conversation | None = None
@@ -106,15 +121,23 @@ class Workbench:
         count = len(self.store.sessions())
         return f"<workbench on {self.store.url}: {count} session{'' if count == 1 else 's'}>"
 
-    def session(self, title_or_id: str, *, model: str | None = None) -> Conversation:
+    def session(
+        self,
+        title_or_id: str | None = None,
+        *,
+        model: str | None = None,
+        agent: str | None = None,
+    ) -> Conversation:
         """Return the session of this id or title; make a new one when there is none.
 
         Parameters
         ----------
         title_or_id
-            An id (``ses_…``) or a title.
+            An id (``ses_…``) or a title; None for a new session, which the model will name.
         model
             Which model answers from now on; the workbench's default when None.
+        agent
+            Which of the workbench's agents answers.
 
         Raises
         ------
@@ -123,25 +146,33 @@ class Workbench:
         UsageError
             When several sessions have this title.
         """
+        if title_or_id is None:
+            return self._opened(self._create(default_title(self._now()), model), model, agent)
         if title_or_id.startswith("ses_"):
-            return self._opened(self.store.session(title_or_id).info.id, model)
+            return self._opened(self.store.session(title_or_id).info.id, model, agent)
         found = [row for row in self.store.sessions() if row.info.title == title_or_id]
         if len(found) > 1:
             ids = [row.info.id for row in found]
             msg = f"{len(found)} sessions have the title {title_or_id!r}; use an id: {ids}"
             raise UsageError(msg)
-        return self._opened(found[0].info.id if found else self._create(title_or_id, model), model)
+        session_id = found[0].info.id if found else self._create(title_or_id, model)
+        return self._opened(session_id, model, agent)
 
-    def _opened(self, session_id: str, model: str | None) -> Conversation:
-        self.latest = Conversation(self, session_id, model=model)
+    def _opened(self, session_id: str, model: str | None, agent: str | None) -> Conversation:
+        self.latest = Conversation(self, session_id, model=model, agent=agent)
         return self.latest
 
-    def _create(self, title: str, model: str | None) -> str:
+    def _now(self) -> str:
+        moment = datetime.fromtimestamp(self._clock() / 1000, tz=UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def _create(self, title: str, model: str | None, *, parent_id: str | None = None) -> str:
         now = self._clock()
         spec = model or self.model
         info = SessionInfo(
             id=self._new_id("ses"),
             title=title,
+            parent_id=parent_id,
             directory=os.getcwd(),  # noqa: PTH109  stored as text
             agent=self.settings.agent,
             model=_session_model(spec) if spec else None,
@@ -276,15 +307,18 @@ class Workbench:
         """Return which model answers: the one given, the workbench's, or the session's own."""
         return model or self.model or _spec_of(stored)
 
-    def setup(self, model: str | None, stored: StoredSession) -> RunSetup:
+    def setup(
+        self, model: str | None, stored: StoredSession, *, agent: str | None = None
+    ) -> RunSetup:
         """Return what answers a session's prompts.
 
         Raises
         ------
         UsageError
-            When no model was chosen, or there is no such provider.
+            When no model was chosen, or there is no such provider or agent.
         """
-        spec = self.spec(model, stored)
+        chosen = self._agent(agent)
+        spec = self.spec(model or chosen.model, stored)
         if spec is None:
             msg = (
                 f"session {stored.info.title!r} has no model that can be called here; "
@@ -292,8 +326,65 @@ class Workbench:
             )
             raise UsageError(msg)
         provider, ref = resolve_model(spec)
+        small = self.settings.small_model
         own = [*map(Tool, getattr(provider, "tools", ())), *self._tools]
-        return RunSetup(provider, ref, ToolRegistry(own), self.settings)
+        if self._may_hand_over and stored.info.parent_id is None:
+            own.append(task_tool(self.spawn, self._others(chosen)))
+        return RunSetup(
+            provider,
+            ref,
+            ToolRegistry(own).only(chosen.tools),
+            self._settings_of(chosen),
+            small=None if small is None else resolve_model(small),
+            spawn=self.spawn,
+        )
+
+    def _agent(self, name: str | None) -> Agent:
+        if name is None or (name == self.settings.agent and name not in self.agents):
+            return Agent(name=self.settings.agent)
+        if name not in self.agents:
+            msg = f"there is no agent {name!r}; there are {sorted(self.agents)}"
+            raise UsageError(msg, agent=name)
+        return self.agents[name]
+
+    def _others(self, agent: Agent) -> dict[str, Agent]:
+        return {name: one for name, one in self.agents.items() if name != agent.name}
+
+    def _settings_of(self, agent: Agent) -> Settings:
+        own = self.settings
+        return msgspec.structs.replace(
+            own,
+            agent=agent.name,
+            system=(*own.system, *agent.system),
+            max_steps=own.max_steps if agent.max_steps is None else agent.max_steps,
+        )
+
+    async def spawn(self, order: Order, started: Callable[[str, Any], None]) -> ChildResult:
+        """Carry out an order in a child session, a new one or the one that it names.
+
+        Raises
+        ------
+        UsageError
+            When the session to go on with is no child of the one that orders.
+        """
+        model = None if order.model is None else _spec(order.model)
+        spec = model or self._agent(order.agent).model
+        if order.task_id is None:
+            child_id = self._create(child_title(order), spec, parent_id=order.parent_id)
+        else:
+            child_id = self.store.session(order.task_id).info.id
+            if self.store.session(child_id).info.parent_id != order.parent_id:
+                msg = f"session {child_id!r} is no child of {order.parent_id!r}; leave task_id out"
+                raise UsageError(msg)
+        child = Conversation(self, child_id, model=spec, agent=order.agent)
+        started(child_id, msgspec.to_builtins(child.setup.model, str_keys=True))
+        result = await child.prompt(order.prompt, show=False)
+        return ChildResult(
+            session_id=child_id,
+            outcome="failed" if result.error and result.outcome != "aborted" else result.outcome,
+            text=result.text,
+            error=result.error,
+        )
 
     async def run(
         self, session_id: str, work: Callable[[], Coroutine[Any, Any, Any]], *, wait: bool
@@ -352,6 +443,10 @@ class Workbench:
 def _session_model(spec: str) -> SessionModel:
     provider, _, model = spec.partition(":")
     return SessionModel(id=model, provider_id=provider)
+
+
+def _spec(model: ModelRef) -> str:
+    return f"{model.provider_id}:{model.model_id}"
 
 
 def _spec_of(stored: StoredSession) -> str | None:

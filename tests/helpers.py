@@ -16,6 +16,7 @@ from forge_nb.workbench import Workbench
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from forge_nb.agents import Agent
     from forge_nb.messages.stream import StreamEvent
     from forge_nb.providers.base import ModelRequest
     from forge_nb.tools.registry import Tool
@@ -72,7 +73,11 @@ def text(said: str, *, reason: str = "stop", usage: TokenUsage = USED) -> list[S
 
 
 def workbench(
-    provider: Saying, *, tools: Sequence[Tool] = (), settings: Settings | None = None
+    provider: Saying,
+    *,
+    tools: Sequence[Tool] = (),
+    settings: Settings | None = None,
+    agents: Sequence[Agent] = (),
 ) -> Workbench:
     """Return a workbench in memory whose model is this provider."""
     register_provider("saying", lambda _model: provider)
@@ -80,6 +85,7 @@ def workbench(
         ":memory:",
         model="saying:m",
         tools=tools,
+        agents=agents,
         settings=settings or Settings(retry_base_s=0),
         clock=FixedClock(),
         seed=3,

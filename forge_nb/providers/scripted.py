@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Script", "ScriptedProvider", "Turn", "last_question"]
 
 OVERHEAD_TOKENS = 400  # stands for a system prompt and tool descriptions
+TITLE_WORDS = 8
 YIELD_EVERY = 64  # deltas between two chances for others on the loop
 PRICES = UnitPrices(
     input=3, output=15, cache_read=0.3, cache_write=3.75, source="scripted, 2026-01"
@@ -111,6 +112,8 @@ class ScriptedProvider:
         """Yield the script's next answer; a request to compact gets an extractive summary."""
         if request.purpose == "compaction":
             turn = Turn(text=summarise(request.messages))
+        elif request.purpose == "title":
+            turn = Turn(text=_title(last_question(request.messages)))
         else:
             turn = self.script.answer(self._turns, request.messages)
             self._turns += 1
@@ -160,10 +163,10 @@ class ScriptedProvider:
             if old != new:
                 break
             shared += 1
-        is_summary = request.purpose == "compaction"
-        read = 0 if is_summary or not shared else OVERHEAD_TOKENS + _weigh(pieces[:shared])
+        is_aside = request.purpose != "turn"
+        read = 0 if is_aside or not shared else OVERHEAD_TOKENS + _weigh(pieces[:shared])
         written = _weigh(pieces) + OVERHEAD_TOKENS - read
-        if not is_summary:
+        if not is_aside:
             self._cached = pieces
         answer = turn.text + "".join(f"{call.tool}{call.input}" for call in turn.calls)
         return TokenUsage(
@@ -184,6 +187,12 @@ def _pieces_of(request: ModelRequest) -> list[str]:
 
 def _weigh(pieces: Sequence[str]) -> int:
     return sum(estimate_tokens(piece) for piece in pieces)
+
+
+def _title(asked: str) -> str:
+    """Return the first words of a question, which stand behind the request's first line."""
+    words = asked.partition("\n")[2].split()
+    return " ".join(words[:TITLE_WORDS])
 
 
 def last_question(messages: Sequence[ModelMessage]) -> str:
