@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
@@ -10,6 +11,7 @@ from forge_nb.messages.parts import ModelRef
 from forge_nb.providers.scripted import ScriptedProvider
 from forge_nb.providers.scripts import make_script
 from forge_nb.providers.tape import TapeProvider
+from forge_nb.providers.vendors import APIS, live_provider, model_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +30,15 @@ def _tape(model: str) -> Provider:
     return TapeProvider(model)
 
 
-_FACTORIES: dict[str, Callable[[str], Provider]] = {"scripted": _scripted, "tape": _tape}
+def _live(name: str) -> Callable[[str], Provider]:
+    return functools.partial(live_provider, name)
+
+
+_FACTORIES: dict[str, Callable[[str], Provider]] = {
+    "scripted": _scripted,
+    "tape": _tape,
+    **{name: _live(name) for name in APIS},
+}
 
 
 def provider_names() -> frozenset[str]:
@@ -66,4 +76,6 @@ def resolve_model(spec: str) -> tuple[Provider, ModelRef]:
     if not colon or not model or name not in _FACTORIES:
         msg = f"{spec!r} is no model; write PROVIDER:MODEL with one of {sorted(_FACTORIES)}"
         raise UsageError(msg, spec=spec)
-    return _FACTORIES[name](model), ModelRef(provider_id=name, model_id=model)
+    provider = _FACTORIES[name](model)
+    known = model_name(model) if name in APIS else model  # a script's options are part of its name
+    return provider, ModelRef(provider_id=name, model_id=known)
