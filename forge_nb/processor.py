@@ -111,6 +111,7 @@ class Processor:
         self.overflowed = False
         """Whether the provider refused the request for its length."""
         self._provider = provider
+        self._tools = tools
         self._settings = settings
         self._purpose: Purpose = purpose
         self._on_finish = on_finish
@@ -237,6 +238,8 @@ class Processor:
             return
         if isinstance(event, StepStart) and event.snapshot is None:
             event = msgspec.structs.replace(event, snapshot=self._snapshot)
+        if isinstance(event, ToolInputStart | ToolCall):
+            event = msgspec.structs.replace(event, tool=self._tools.repaired(event.tool))
         await self._store(event)
         if isinstance(event, ToolCall):
             self._calls.start(event)
@@ -394,7 +397,7 @@ class Processor:
         message = msgspec.structs.replace(message, time=completed)
         message, extra = self._on_finish(message, events)
         self.message = message
-        await self.session.write([*events, *extra, MessageUpdated(message=message)])
+        await self.session.write([*events, MessageUpdated(message=message), *extra])
 
     def _usage_record(self, part: StepFinishPart) -> UsageRecord:
         is_known = part.tokens.is_reported or part.reason != "unknown"

@@ -25,9 +25,10 @@ from forge_nb.messages.message import (
     SessionModel,
     UserMessage,
 )
-from forge_nb.messages.parts import TextPart
+from forge_nb.messages.parts import Span, TextPart
 from forge_nb.messages.usage import NO_TOKENS, TokenUsage, add
 from forge_nb.messages.wire import (
+    CONTENT_FILTERED,
     CONTINUE_AFTER_COMPACTION,
     CONTINUE_KEY,
     ERROR_ABORTED,
@@ -332,7 +333,7 @@ class _Run:
             )
             return "stop"
         if message.finish == "content-filter" and message.error is None:
-            await self._fail(message, ERROR_CONTENT_FILTER, "the provider's filter cut the answer")
+            await self._fail(message, ERROR_CONTENT_FILTER, CONTENT_FILTERED)
             return "stop"
         if answer_tool is not None:
             return await self._judge_structured(outcome, message, answer_tool)
@@ -420,12 +421,14 @@ class _Run:
     async def _ask_to_go_on(self) -> None:
         session = self._session
         message = user_message(session, self._setup)
+        now = session.clock()
         part = TextPart(
             id=session.new_id("prt"),
             session_id=session.id,
             message_id=message.id,
             text=CONTINUE_AFTER_COMPACTION,
             synthetic=True,
+            time=Span(start=now, end=now),
             metadata={CONTINUE_KEY: True},
         )
         await session.write([MessageUpdated(message=message), PartUpdated(part=part)])

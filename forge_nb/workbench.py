@@ -34,6 +34,7 @@ from forge_nb.store.open import open_store
 from forge_nb.store.verify import verify
 from forge_nb.subtasks import ChildResult, child_title, task_tool
 from forge_nb.titles import default_title
+from forge_nb.tools.environment import Environment
 from forge_nb.tools.registry import Tool, ToolRegistry
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from forge_nb.store.base import Store, StoredSession
     from forge_nb.store.verify import Finding
     from forge_nb.subtasks import Order
+    from forge_nb.tools.environment import Snapshots
 
 __all__ = ["Workbench"]
 
@@ -103,6 +105,7 @@ class Workbench:
         named = list(agents)
         self.agents = agents_by_name(named)
         self._may_hand_over = bool(named)
+        self._snapshots: Snapshots | None = None
         self.bus = Bus()
         self.model = model
         self.latest: Conversation | None = None
@@ -335,6 +338,7 @@ class Workbench:
             ref,
             ToolRegistry(own).only(chosen.tools),
             self._settings_of(chosen),
+            environment=Environment(snapshots=self._snapshots),
             small=None if small is None else resolve_model(small),
             spawn=self.spawn,
         )

@@ -10,6 +10,7 @@ __all__ = [
     "ABORTED_MESSAGE",
     "ATTACHED_TOOL_MEDIA",
     "COMPACTION_ASKED",
+    "CONTENT_FILTERED",
     "CONTINUE_AFTER_COMPACTION",
     "CONTINUE_KEY",
     "ERROR_ABORTED",
@@ -55,6 +56,9 @@ ABORTED_MESSAGE = "Aborted"
 """Text of an abort's error."""
 SUMMARY_AGENT = "compaction"
 """Agent and mode of a summary."""
+
+CONTENT_FILTERED = "The response was blocked by the provider's content filter"
+"""Text of the error of an answer that the provider's filter cut."""
 
 ERROR_ABORTED = "MessageAbortedError"
 ERROR_API = "APIError"

@@ -142,11 +142,52 @@ class LiveProvider:
         return self._models[name]
 
 
+class _Input:
+    """Reads a call's input as it comes and tells when its JSON object is complete: linear."""
+
+    def __init__(self, tool: str) -> None:
+        self.tool = tool
+        self.pieces: list[str] = []
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+        self._is_open = True
+
+    def feed(self, text: str) -> bool:
+        """Take more text; return whether the object's last brace is in it."""
+        self.pieces.append(text)
+        closes = any([self._closes(character) for character in text])
+        if not closes or not self._is_open:
+            return False
+        self._is_open = False
+        return True
+
+    def _closes(self, character: str) -> bool:
+        if self._in_string:
+            self._in_string = self._escaped or character != '"'
+            self._escaped = character == "\\" and not self._escaped
+            return False
+        if character == '"':
+            self._in_string = True
+        elif character in "{[":
+            self._depth += 1
+        elif character in "}]":
+            self._depth -= 1
+            return self._depth == 0
+        return False
+
+
 class _Reading:
-    """Turns one stream's events into ours."""
+    """Turns one stream's events into ours.
+
+    A call is passed on as soon as its input is complete, while the model still speaks; where that
+    cannot be told, at the end.
+    """
 
     def __init__(self) -> None:
         self.usage = NO_TOKENS
+        self._inputs: dict[str, _Input] = {}
+        self._called: set[str] = set()
 
     def news(self, stream: Any) -> Iterator[StreamEvent]:
         """Yield the usage where the provider has reported more than before."""
@@ -178,9 +219,10 @@ class _Reading:
                 if part.content:
                     yield ReasoningDelta(id=str(index), text=part.content)
             case "tool-call":
+                self._inputs[part.tool_call_id] = _Input(part.tool_name)
                 yield ToolInputStart(call_id=part.tool_call_id, tool=part.tool_name)
-                if part.args:
-                    yield ToolInputDelta(call_id=part.tool_call_id, text=str(part.args))
+                if isinstance(part.args, str) and part.args:
+                    yield from self._more(part.tool_call_id, part.args)
             case _:
                 pass  # a tool that the provider runs itself
 
@@ -190,10 +232,24 @@ class _Reading:
                 yield TextDelta(id=str(index), text=delta.content_delta)
             case "thinking" if delta.content_delta:
                 yield ReasoningDelta(id=str(index), text=delta.content_delta)
-            case "tool_call" if delta.args_delta and delta.tool_call_id:
-                yield ToolInputDelta(call_id=delta.tool_call_id, text=str(delta.args_delta))
+            case "tool_call" if isinstance(delta.args_delta, str) and delta.args_delta:
+                yield from self._more(delta.tool_call_id, delta.args_delta)
             case _:
                 pass
+
+    def _more(self, call_id: str, text: str) -> Iterator[StreamEvent]:
+        """Yield more of a call's input, and the call once it is whole."""
+        yield ToolInputDelta(call_id=call_id, text=text)
+        known = self._inputs.get(call_id)
+        if known is None or not known.feed(text):
+            return
+        try:
+            given = json.loads("".join(known.pieces))
+        except ValueError:
+            return  # told at the end, with the input as it came
+        self._called.add(call_id)
+        yield ToolInputEnd(call_id=call_id)
+        yield ToolCall(call_id=call_id, tool=known.tool, input=given)
 
     def _end(self, index: int, part: Any) -> Iterator[StreamEvent]:
         if part.part_kind == "text":
@@ -202,7 +258,7 @@ class _Reading:
             yield ReasoningEnd(id=str(index), metadata=reasoning_metadata(part))
 
     def end(self, response: Any) -> Iterator[StreamEvent]:
-        """Yield the calls, complete only now, and the end of the step."""
+        """Yield the calls that are complete only now, and the end of the step."""
         calls = [part for part in response.parts if part.part_kind == "tool-call"]
         reason = (response.provider_details or {}).get("finish_reason")
         if response.state == "incomplete" or not reason:
@@ -211,7 +267,7 @@ class _Reading:
                 kind="truncated",
             )
             return
-        for part in calls:
+        for part in (part for part in calls if part.tool_call_id not in self._called):
             yield ToolInputEnd(call_id=part.tool_call_id)
             yield ToolCall(call_id=part.tool_call_id, tool=part.tool_name, input=_arguments(part))
         finish = _FINISHES.get(response.finish_reason, "unknown")

@@ -111,9 +111,9 @@ def _response_parts(parts: Iterable[ModelPart], provider_name: str) -> list[Any]
                     tool_call_id=part.call_id or part.id,
                 )
             )
-        else:
+        elif part.text:
             wired.append(TextPart(content=part.text))
-    return wired
+    return wired or [TextPart(content="")]
 
 
 def _result(part: ModelPart) -> Any:

@@ -186,13 +186,17 @@ class ToolRegistry:
         ToolError
             When there is no such tool; the text is for the model.
         """
-        repaired = name
-        if name not in self._tools:
-            repaired = {known.lower(): known for known in self._tools}.get(name.lower(), name)
+        repaired = self.repaired(name)
         if repaired not in self._tools:
             msg = f"there is no tool {name!r}; there are {sorted(self._tools)}"
             raise ToolError(msg, tool=name)
         return self._tools[repaired]
+
+    def repaired(self, name: str) -> str:
+        """Return the name of the tool that a model meant: the same, whatever its case."""
+        if name in self._tools:
+            return name
+        return {known.lower(): known for known in self._tools}.get(name.lower(), name)
 
     async def run(self, name: str, given: dict[str, Any], context: ToolContext) -> ToolOutput:
         """Run a tool and return what the model reads of it.

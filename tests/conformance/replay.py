@@ -1,0 +1,446 @@
+"""Drive our engine as a recording's driver drove the real one, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from forge_nb.agents import GENERAL
+from forge_nb.clock import FixedClock
+from forge_nb.errors import ForgeError, ToolError
+from forge_nb.events import Committed, MessageUpdated, PartDelta, PartUpdated
+from forge_nb.messages.codec import message_to_dict, part_to_dict
+from forge_nb.messages.message import AssistantMessage
+from forge_nb.messages.parts import (
+    PatchPart,
+    StepStartPart,
+    ToolCompleted,
+    ToolFailed,
+    ToolPart,
+)
+from forge_nb.messages.render import ToolSpec
+from forge_nb.messages.usage import ModelLimits, UnitPrices
+from forge_nb.providers.live import LiveProvider
+from forge_nb.providers.registry import register_provider
+from forge_nb.providers.vendors import wire_model
+from forge_nb.settings import PARITY
+from forge_nb.tools.registry import Tool, ToolOutput
+from forge_nb.workbench import Workbench
+from tests.conformance.recording import SessionRows
+from tests.helpers import wait_for
+from tests.wire.server import Reply, Served, WireServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from forge_nb.bus import Subscription
+    from forge_nb.conversation import Conversation
+    from forge_nb.events import BusEvent
+    from forge_nb.settings import Settings
+    from forge_nb.tools.registry import ToolContext
+    from tests.conformance.recording import Call, Recording, Request
+
+__all__ = ["Replayed", "UnsupportedRequestError", "replay"]
+
+TITLE_REQUEST = "Generate a title for this conversation:"
+WAIT_S = 20.0
+
+
+class UnsupportedRequestError(Exception):
+    """The scenario does something that has no counterpart here."""
+
+
+class Replayed(msgspec.Struct, kw_only=True):
+    """What our engine did."""
+
+    sessions: list[SessionRows]
+    events: list[list[tuple[str, dict[str, Any]]]]
+    """Durable events of each session, in the family's JSON."""
+    deltas: list[list[str]]
+    """Joined deltas of each session's parts."""
+    requests: list[list[dict[str, Any]]]
+    """Messages of each call of the model, titles left out, in order."""
+    titles: int
+    """How many titles were asked for."""
+
+
+async def replay(recording: Recording) -> Replayed:
+    """Do what the scenario says, and return what came of it."""
+    script = _Script(recording)
+    async with WireServer(script.reply) as server:
+        _register(recording.config, server)
+        with (
+            Workbench(
+                ":memory:",
+                model=_spec(recording.config.get("model", "fake/big")),
+                settings=_settings(recording.config),
+                agents=[GENERAL],
+                clock=FixedClock(),
+                seed=1,
+            ) as wb,
+            wb.bus.subscribe(max_queue=1_000_000) as subscription,
+        ):
+            wb._tools = _recorded_tools(recording)
+            wb._snapshots = _RecordedChanges(recording)
+            driver = _Driver(recording, wb, server, _Watch(subscription))
+            await driver.run()
+            return driver.result(script)
+
+
+# ------------------------------------------------------------------------------- the model
+
+
+class _Script:
+    """Serves the recorded replies: titles by themselves, all else in order."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.titles = [call for call in recording.calls if call.purpose == "title"]
+        self.calls = [call for call in recording.calls if call.purpose != "title"]
+        self.sent: list[list[dict[str, Any]]] = []
+        self.titles_asked = 0
+
+    def reply(self, served: Served) -> Reply:
+        messages = served.json["messages"]
+        if TITLE_REQUEST in json.dumps(messages[-2:]):
+            self.titles_asked += 1
+            return _reply(self.titles.pop(0)) if self.titles else _out_of_calls()
+        self.sent.append(messages)
+        return _reply(self.calls.pop(0)) if self.calls else _out_of_calls()
+
+
+def _out_of_calls() -> Reply:
+    body = json.dumps({"error": {"message": "the recording has no further call"}})
+    return Reply(status=400, body=body)
+
+
+def _reply(call: Call) -> Reply:
+    recorded = call.reply
+    if recorded["kind"] == "error":
+        return Reply(
+            status=recorded["status"],
+            headers=recorded.get("headers") or {},
+            body=json.dumps(recorded["body"]),
+        )
+    is_anthropic = recorded["kind"] == "anthropic"
+    chunks = recorded["chunks"]
+    return Reply(
+        chunks=[chunk[1] for chunk in chunks] if is_anthropic else chunks,
+        named=is_anthropic,
+        done=not is_anthropic,
+        drop_after=recorded.get("drop_after"),
+        hold_after=recorded.get("hang_after"),
+    )
+
+
+def _register(config: dict[str, Any], server: WireServer) -> None:
+    for name, provider in config["provider"].items():
+        is_anthropic = "anthropic" in provider["npm"]
+        protocol = "anthropic" if is_anthropic else "chat"
+        url = server.root_url if is_anthropic else server.base_url
+        register_provider(name, _factory(name, protocol, url, provider["models"]))
+
+
+def _factory(name: str, protocol: str, url: str, models: dict[str, Any]) -> Any:
+    def limits(model: str) -> ModelLimits:
+        known = models.get(model, {}).get("limit", {})
+        return ModelLimits(
+            context=known.get("context"), input=known.get("input"), output=known.get("output")
+        )
+
+    def prices(model: str) -> UnitPrices:
+        cost = models.get(model, {}).get("cost", {})
+        return UnitPrices(
+            input=cost.get("input", 0),
+            output=cost.get("output", 0),
+            cache_read=cost.get("cache_read", 0),
+            cache_write=cost.get("cache_write", 0),
+        )
+
+    provider = LiveProvider(
+        name,
+        lambda model: wire_model(protocol, model, base_url=url, api_key="k"),
+        limits=limits,
+        prices=prices,
+    )
+    return lambda _model: provider
+
+
+def _spec(name: str) -> str:
+    return name.replace("/", ":", 1)
+
+
+def _settings(config: dict[str, Any]) -> Settings:
+    own = config.get("compaction") or {}
+    small = config.get("small_model")
+    return msgspec.structs.replace(
+        PARITY,
+        small_model=_spec(small) if small else None,
+        auto_compact=own.get("auto", True),
+        prune=own.get("prune", False),
+        tail_turns=own.get("tail_turns"),
+        tail_tokens=own.get("preserve_recent_tokens"),
+        reserved=own.get("reserved"),
+        retry_base_s=0.01,
+        retry_max_s=0.01,
+    )
+
+
+# ------------------------------------------------------------------------------- the tools
+
+
+class _RecordedTool(Tool):
+    """Gives every call the state that was recorded for it."""
+
+    def __init__(self, name: str, recording: Recording) -> None:
+        super().__init__(self._run, name=name, description="recorded")
+        self._states = {
+            part.call_id: part
+            for session in recording.sessions
+            for item in session.messages
+            for part in item.parts
+            if isinstance(part, ToolPart)
+        }
+        self._progress = _progress_of(recording)
+        self._aborts = [
+            request.time_s * 1000
+            for request in recording.requests
+            if request.path.endswith("/abort")
+        ]
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(name=self.name, description="recorded", schema={"type": "object"})
+
+    def validate(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {"given": given}
+
+    async def _run(self, given: dict[str, Any], context: ToolContext) -> ToolOutput:
+        part = self._states.get(context.call_id)
+        if part is None or not isinstance(part.state, ToolCompleted | ToolFailed):
+            msg = f"no state was recorded for call {context.call_id!r} of {given!r}"
+            raise ToolError(msg)
+        state = part.state
+        for known in self._progress.get(part.id, ()):
+            context.progress(title=known.get("title"), metadata=known.get("metadata"))
+            await asyncio.sleep(0)
+        if any(state.time.start <= at <= state.time.end + 50 for at in self._aborts):
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        if isinstance(state, ToolFailed):
+            raise ToolError(state.error)
+        return ToolOutput(
+            output=state.output,
+            title=state.title,
+            metadata=state.metadata,
+            attachments=state.attachments,
+        )
+
+
+class _RecordedChanges:
+    """Says of every message in turn whether files were recorded to change in it."""
+
+    def __init__(self, recording: Recording) -> None:
+        answers = [
+            item
+            for session in recording.sessions
+            for item in session.messages
+            if isinstance(item.message, AssistantMessage) and not item.message.is_summary
+            if any(isinstance(part, StepStartPart) for part in item.parts)
+            or not any(isinstance(part, ToolPart) for part in item.parts)
+        ]
+        answers.sort(key=lambda item: item.message.time.completed or float("inf"))
+        self._files = [
+            [name for part in item.parts if isinstance(part, PatchPart) for name in part.files]
+            for item in answers
+        ]
+
+    def track(self) -> str | None:
+        return "state"
+
+    def changed(self, since: str) -> list[str]:
+        del since
+        return self._files.pop(0) if self._files else []
+
+
+def _progress_of(recording: Recording) -> dict[str, list[dict[str, Any]]]:
+    """Return what each running tool was recorded to show after it had started."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for kind, data in (event for events in recording.events.values() for event in events):
+        part = data.get("part") or {}
+        if kind != "message.part.updated" or part.get("type") != "tool":
+            continue
+        if part["state"]["status"] == "running":
+            found.setdefault(part["id"], []).append(part["state"])
+    return {part_id: states[1:] for part_id, states in found.items()}
+
+
+def _recorded_tools(recording: Recording) -> list[Tool]:
+    names = {
+        part.tool
+        for session in recording.sessions
+        for item in session.messages
+        for part in item.parts
+        if isinstance(part, ToolPart)
+    }
+    return [_RecordedTool(name, recording) for name in sorted(names - {"task"})]
+
+
+# ------------------------------------------------------------------------------ the driver
+
+
+class _Watch:
+    """Reads the bus and knows when the engine has come to rest."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self.events: list[BusEvent] = []
+        self._quiet = 0
+
+    def take(self) -> None:
+        while (event := self._subscription.get_nowait()) is not None:
+            self.events.append(event)
+
+    def is_quiet(self) -> bool:
+        """Return whether nothing has happened for a few looks."""
+        before = len(self.events)
+        self.take()
+        self._quiet = self._quiet + 1 if len(self.events) == before else 0
+        return self._quiet > 4
+
+    async def rest(self) -> None:
+        """Wait until nothing happens any more."""
+        self._quiet = 0
+        await wait_for(self.is_quiet, timeout_s=WAIT_S)
+
+
+class _Driver:
+    def __init__(
+        self, recording: Recording, wb: Workbench, server: WireServer, watch: _Watch
+    ) -> None:
+        self._recording = recording
+        self._wb = wb
+        self._server = server
+        self._watch = watch
+        roots = [one for one in recording.sessions if one.info.parent_id is None]
+        self._roots = iter([one.info.id for one in roots])
+        self._by_recorded: dict[str, Conversation] = {}
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def run(self) -> None:
+        for request in self._recording.requests:
+            if not self._was_busy(request):
+                await self._finish_tasks()
+            await self._do(request)
+        await self._finish_tasks()
+
+    def _was_busy(self, request: Request) -> bool:
+        """Return whether the recorded engine was at work when the request came."""
+        now_ms = request.time_s * 1000
+        return any(
+            message.time.created <= now_ms < (message.time.completed or float("inf"))
+            for session in self._recording.sessions
+            for message in (item.message for item in session.messages)
+            if isinstance(message, AssistantMessage)
+        )
+
+    async def _finish_tasks(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            with suppress(ForgeError, asyncio.CancelledError):
+                await asyncio.wait_for(task, WAIT_S)
+        self._watch.take()
+
+    async def _do(self, request: Request) -> None:
+        words = request.words
+        if request.method == "GET" or words[:1] == ["permission"]:
+            return
+        if request.method == "POST" and words == ["session"]:
+            self._by_recorded[next(self._roots)] = self._wb.session()
+            return
+        known = words[:1] == ["session"] and len(words) == 3 and request.method == "POST"
+        if not known or words[1] not in self._by_recorded:
+            raise UnsupportedRequestError(f"{request.method} {request.path}")
+        await self._on_session(self._by_recorded[words[1]], words[2], request.body or {})
+
+    async def _on_session(self, conversation: Conversation, what: str, body: Any) -> None:
+        match what:
+            case "message" | "prompt_async":
+                task = asyncio.ensure_future(self._prompt(conversation, body))
+                self._tasks.append(task)
+                if what == "message":
+                    await self._finish_tasks()
+                else:
+                    await asyncio.sleep(0)
+            case "abort":
+                await self._watch.rest()
+                conversation.abort()
+                await self._finish_tasks()
+            case "summarize":
+                task = asyncio.ensure_future(self._summarize(conversation, body))
+                self._tasks.append(task)
+                await self._finish_tasks()
+            case _:
+                raise UnsupportedRequestError(what)
+
+    async def _prompt(self, conversation: Conversation, body: dict[str, Any]) -> None:
+        model = body.get("model")
+        if model:
+            spec = f"{model['providerID']}:{model['modelID']}"
+            if conversation.model != spec:
+                conversation.model, conversation._setup = spec, None
+        parts = body["parts"]
+        kinds = {part["type"] for part in parts}
+        if kinds != {"text"} or len(parts) > 1 or body.get("noReply"):
+            raise UnsupportedRequestError(f"a prompt with {sorted(kinds)}")
+        await conversation.prompt(parts[0]["text"], show=False)
+
+    async def _summarize(self, conversation: Conversation, body: dict[str, Any]) -> None:
+        spec = f"{body['providerID']}:{body['modelID']}"
+        if conversation.model != spec:
+            conversation.model, conversation._setup = spec, None
+        await conversation.compact(show=False)
+
+    # ------------------------------------------------------------------------------- results
+
+    def result(self, script: _Script) -> Replayed:
+        self._watch.take()
+        rows = [row.info for row in self._wb.store.sessions()]
+        rows.sort(key=lambda info: (info.time.created, info.parent_id is not None))
+        sessions = [
+            SessionRows(info=info, messages=list(self._wb.store.messages(info.id))[::-1])
+            for info in rows
+        ]
+        ids = [session.info.id for session in sessions]
+        return Replayed(
+            sessions=sessions,
+            events=[list(_durable(self._watch.events, one)) for one in ids],
+            deltas=[_joined(self._watch.events, one) for one in ids],
+            requests=script.sent,
+            titles=script.titles_asked,
+        )
+
+
+def _durable(events: Iterable[BusEvent], session_id: str) -> Iterable[tuple[str, dict[str, Any]]]:
+    for event in events:
+        if not isinstance(event, Committed) or event.session_id != session_id:
+            continue
+        match event.event:
+            case MessageUpdated(message=message, prompt_state=state):
+                if state in {None, "waiting"}:  # a prompt's state is ours alone
+                    yield "message.updated", {"info": message_to_dict(message)}
+            case PartUpdated(part=part):
+                yield "message.part.updated", {"part": part_to_dict(part)}
+            case _:
+                pass
+
+
+def _joined(events: Iterable[BusEvent], session_id: str) -> list[str]:
+    joined: dict[str, str] = {}
+    for event in events:
+        if isinstance(event, PartDelta) and event.session_id == session_id:
+            joined[event.part_id] = joined.get(event.part_id, "") + event.delta
+    return list(joined.values())

@@ -1,0 +1,95 @@
+"""Our engine in its parity profile does what the real one was recorded to do.
+
+Every recorded case is driven anew: the same prompts and aborts in the same order, the model's
+recorded words over real HTTP, each tool call answered with its recorded result. Rows, durable
+events, deltas and requests are compared in a normal form. What differs is listed, with its reason,
+in `deviations.toml`; a difference that is not listed fails, and so does an entry that no longer
+holds. `pytest tests/conformance --cases DIR` runs it on other recordings.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.normal import difference, event_row, normal_request, normal_rows
+from tests.conformance.recording import Recording, read_recording
+from tests.conformance.replay import Replayed, UnsupportedRequestError, replay
+
+pytest.importorskip("pydantic_ai", reason="the extra `models` is not installed")
+
+DEVIATIONS = Path(__file__).with_name("deviations.toml")
+
+
+def deviations_of(case: str) -> list[dict[str, Any]]:
+    """Return the listed differences of a case."""
+    listed = tomllib.loads(DEVIATIONS.read_text("utf-8")).get("deviation", [])
+    return [one for one in listed if fnmatch.fnmatch(case, one["case"])]
+
+
+def compared(recording: Recording, replayed: Replayed) -> list[str]:
+    """Return every difference, in words that begin with what differs."""
+    lines = difference(normal_rows(recording.sessions), normal_rows(replayed.sessions), "rows")
+    lines += difference(_recorded_events(recording), _our_events(replayed), "events")
+    ids = [session.info.id for session in recording.sessions]
+    deltas = [list(recording.deltas.get(one, {}).values()) for one in ids]
+    lines += difference(deltas, replayed.deltas, "deltas")
+    calls = [call for call in recording.calls if call.purpose != "title"]
+    sent = [_request(call.messages) for call in calls]
+    lines += difference(sent, [_request(one) for one in replayed.requests], "requests")
+    titles = sum(call.purpose == "title" for call in recording.calls)
+    return lines + difference(titles, replayed.titles, "titles")
+
+
+def _recorded_events(recording: Recording) -> list[list[Any]]:
+    ids = [session.info.id for session in recording.sessions]
+    return [_rows(recording.events.get(one, [])) for one in ids]
+
+
+def _our_events(replayed: Replayed) -> list[list[Any]]:
+    return [_rows(events) for events in replayed.events]
+
+
+def _rows(events: list[tuple[str, dict[str, Any]]]) -> list[Any]:
+    places: dict[str, int] = {}
+    rows = (event_row(kind, data, places) for kind, data in events)
+    return [" ".join(row) for row in rows if row is not None]
+
+
+def _request(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    said = normal_request(messages)
+    is_summary = any("<conversation>" in piece.get("text", "") for piece in said)
+    return [{"what": "summary request"}] if is_summary else said
+
+
+@pytest.mark.each_case("recorded/*/calls.jsonl.gz")
+async def test_a_recorded_run_is_done_again(case: Path, tmp_path: Path) -> None:
+    recording = read_recording(case.parent, tmp_path)
+    turns = sum(
+        any(part.__class__.__name__ == "StepFinishPart" for part in item.parts)
+        for session in recording.sessions
+        for item in session.messages
+    )
+    if len(recording.calls) < turns:
+        pytest.skip(f"{len(recording.calls)} calls were kept of {turns}")
+    listed = deviations_of(recording.name)
+    try:
+        replayed = await replay(recording)
+    except UnsupportedRequestError as error:
+        pytest.fail(f"{recording.name}: {error}")
+    lines = compared(recording, replayed)
+    unlisted = [
+        line for line in lines if not any(fnmatch.fnmatch(line, one["what"]) for one in listed)
+    ]
+    assert not unlisted, "\n".join([f"{len(unlisted)} differences", *unlisted[:40]])
+    stale = [
+        one["what"]
+        for one in listed
+        if one["case"] == recording.name
+        if not any(fnmatch.fnmatch(line, one["what"]) for line in lines)
+    ]
+    assert not stale, f"listed but no longer so: {stale}"
