@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forge_nb.compaction.summarize import compact
+from forge_nb.compaction.strategies import compact
 from forge_nb.errors import NotFoundError, SessionBusyError, UsageError
+from forge_nb.inputs import Input
 from forge_nb.messages.steps import message_of_step
 from forge_nb.messages.usage import usable_tokens
-from forge_nb.run_loop import add_prompt, run_loop
+from forge_nb.prompts import add_prompt
+from forge_nb.run_loop import compact_and_go_on, run_loop
 from forge_nb.structured import output_format
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
 
@@ -81,8 +84,10 @@ class Conversation:
 
     async def prompt(
         self,
-        text: str,
+        asked: Input | Sequence[Input],
         *,
+        files: Sequence[str | Path] = (),
+        system: str | None = None,
         output: type | Mapping[str, Any] | None = None,
         wait: bool = True,
         show: bool | None = None,
@@ -91,8 +96,14 @@ class Conversation:
 
         Parameters
         ----------
-        text
-            What to ask. It is stored before anything else happens.
+        asked
+            What to ask; stored before anything else happens. Words, in which ``@name`` adds a file
+            of the working folder or asks an agent, or several of `forge_nb.inputs`: Text, File,
+            Mention, Subtask, or a path.
+        files
+            Files and folders to read with it.
+        system
+            A further system prompt for this question alone.
         output
             Shape that the answer must have: a pydantic model, another type, or a JSON schema. The
             result's `structured` holds the answer.
@@ -108,13 +119,26 @@ class Conversation:
         """
         writer, setup = self.workbench.writer(self.id), self.setup
         wanted = None if output is None else output_format(output)
+        inputs = [*_several(asked), *map(Path, files)]
         self._refuse_if_busy(wait=wait)
         with self._live(show=show):
-            await add_prompt(writer, setup, text, wanted=wanted)
+            await add_prompt(writer, setup, inputs, wanted=wanted, system=system)
             result: RunResult = await self.workbench.run(
                 self.id, lambda: run_loop(writer, setup), wait=wait
             )
         return result
+
+    async def tell(self, told: Input | Sequence[Input]) -> str:
+        """Add to what the model will know, without asking for an answer; return the message's id.
+
+        Parameters
+        ----------
+        told
+            As for `prompt`.
+        """
+        writer = self.workbench.writer(self.id)
+        message = await add_prompt(writer, self.setup, told, reply=False)
+        return message.id
 
     def _refuse_if_busy(self, *, wait: bool) -> None:
         """Say who runs the session, before anything is stored, to whoever will not wait."""
@@ -136,11 +160,24 @@ class Conversation:
         return result
 
     async def compact(self, *, wait: bool = True, show: bool | None = None) -> CompactionResult:
-        """Summarise what the model sees now and put a boundary behind it."""
+        """Summarise what the model sees now and put a boundary behind it.
+
+        Which way is a setting: ``Settings(strategy=…)`` names one of
+        `forge_nb.compaction.strategies.strategies`.
+        """
         writer, setup = self.workbench.writer(self.id), self.setup
         with self._live(show=show):
             result: CompactionResult = await self.workbench.run(
                 self.id, lambda: compact(writer, setup, auto=False), wait=wait
+            )
+        return result
+
+    async def compact_and_go_on(self, *, wait: bool = True, show: bool | None = None) -> RunResult:
+        """Compact as the run loop does by itself, and let the model go on from the summary."""
+        writer, setup = self.workbench.writer(self.id), self.setup
+        with self._live(show=show):
+            result: RunResult = await self.workbench.run(
+                self.id, lambda: compact_and_go_on(writer, setup), wait=wait
             )
         return result
 
@@ -214,3 +251,7 @@ class Conversation:
             messages=self.messages,
             stop=self.abort,
         )
+
+
+def _several(asked: Input | Sequence[Input]) -> list[Input]:
+    return [asked] if isinstance(asked, Input) else list(asked)

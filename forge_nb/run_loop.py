@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from forge_nb.compaction.summarize import compact
+from forge_nb.compaction.prune import prune
+from forge_nb.compaction.strategies import compact
+from forge_nb.compaction.trigger import estimate_context
 from forge_nb.errors import CompactionError, UsageError
-from forge_nb.events import MessageUpdated, PartUpdated, SessionUpdated
+from forge_nb.events import MessageUpdated
 from forge_nb.messages.message import (
     CONTINUING_FINISHES,
     AssistantMessage,
@@ -22,20 +24,18 @@ from forge_nb.messages.message import (
     MessageError,
     MessagePath,
     MessageTime,
-    SessionModel,
     UserMessage,
 )
-from forge_nb.messages.parts import Span, TextPart
-from forge_nb.messages.usage import NO_TOKENS, TokenUsage, add
+from forge_nb.messages.parts import TextPart
+from forge_nb.messages.usage import NO_TOKENS, TokenUsage, add, is_over, usable_tokens
 from forge_nb.messages.wire import (
     CONTENT_FILTERED,
-    CONTINUE_AFTER_COMPACTION,
-    CONTINUE_KEY,
     ERROR_ABORTED,
     ERROR_CONTENT_FILTER,
     ERROR_STRUCTURED,
 )
 from forge_nb.processor import Processor, status
+from forge_nb.prompts import ask_to_go_on
 from forge_nb.requests import is_final_answer, last_question, turn_request
 from forge_nb.structured import STRUCTURED_SYSTEM, answer_tool_of
 from forge_nb.subtasks import open_order, run_subtask
@@ -45,14 +45,14 @@ from forge_nb.tools.environment import Environment
 if TYPE_CHECKING:
     from forge_nb.compaction.base import CompactionResult, RunSetup
     from forge_nb.events import PromptState
-    from forge_nb.messages.message import MessageWithParts, SessionInfo
+    from forge_nb.messages.message import MessageWithParts
     from forge_nb.messages.parts import SubtaskPart
     from forge_nb.processor import Outcome
     from forge_nb.requests import Question
     from forge_nb.session import Session
     from forge_nb.structured import StructuredOutput
 
-__all__ = ["RunOutcome", "RunResult", "add_prompt", "run_loop"]
+__all__ = ["RunOutcome", "RunResult", "compact_and_go_on", "run_loop"]
 
 RunOutcome = Literal["completed", "aborted", "failed"]
 
@@ -82,54 +82,6 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         cuts = f", {self.compactions} compactions" if self.compactions else ""
         why = f" ({self.error})" if self.error else ""
         return f"<run {self.outcome}{why}: {calls}{cuts}, {self.tokens.sum or 0:,} tokens, {cost}>"
-
-
-async def add_prompt(
-    session: Session, setup: RunSetup, text: str, *, wanted: dict[str, Any] | None = None
-) -> UserMessage:
-    """Store a user message that waits for an answer.
-
-    Parameters
-    ----------
-    session, setup
-        Who is asked.
-    text
-        What is asked.
-    wanted
-        The `format` that the answer must have; None for any text.
-
-    Raises
-    ------
-    UsageError
-        When the text is blank.
-    """
-    if not text.strip():
-        msg = f"the prompt is blank ({text!r}); write what the model is to do"
-        raise UsageError(msg)
-    message = msgspec.structs.replace(user_message(session, setup), format=wanted)
-    part = TextPart(
-        id=session.new_id("prt"), session_id=session.id, message_id=message.id, text=text
-    )
-    await session.write(
-        [
-            SessionUpdated(info=_touched(session, setup)),
-            MessageUpdated(message=message, prompt_state="waiting"),
-            PartUpdated(part=part),
-        ]
-    )
-    return message
-
-
-def _touched(session: Session, setup: RunSetup) -> SessionInfo:
-    """Return the session's metadata as of a prompt: when it was, who is asked."""
-    info = session.stored().info
-    model = SessionModel(
-        id=setup.model.model_id,
-        provider_id=setup.model.provider_id,
-        variant=setup.model.variant,
-    )
-    time = msgspec.structs.replace(info.time, updated=session.clock())
-    return msgspec.structs.replace(info, time=time, model=model, agent=setup.settings.agent)
 
 
 async def run_loop(session: Session, setup: RunSetup) -> RunResult:
@@ -170,6 +122,14 @@ async def run_loop(session: Session, setup: RunSetup) -> RunResult:
     return run.result()
 
 
+async def compact_and_go_on(session: Session, setup: RunSetup) -> RunResult:
+    """Compact, then ask the model to go on from the summary; see `run_loop` for the rest."""
+    result = await compact(session, setup, auto=True)
+    if result.outcome == "done":
+        await ask_to_go_on(session, setup)
+    return await run_loop(session, setup)
+
+
 class _Run:
     """State of one run; nothing of it outlives the run."""
 
@@ -208,6 +168,8 @@ class _Run:
         """Store the title, and clear old tool outputs where the settings say so."""
         if self._title is not None:
             await self._title.store()
+        if self._setup.settings.prune:
+            await prune(self._session, self._setup.settings)
 
     def abandon(self) -> None:
         """Give up what runs beside the turn."""
@@ -255,7 +217,9 @@ class _Run:
         if order is not None:
             return await self._hand_over(asked, order)
         self._ask_title(asked)
-        outcome = await self._step(visible, asked, is_last=is_last)
+        roomy = await self._make_room_before(visible, asked)
+        asked = last_question(roomy) or asked
+        outcome = await self._step(roomy, asked, is_last=is_last)
         return await self._make_room() if outcome == "compact" else outcome
 
     async def _hand_over(self, asked: Question, order: SubtaskPart) -> Outcome:
@@ -385,20 +349,45 @@ class _Run:
         return message
 
     async def _make_room(self) -> Outcome:
-        """Compact, and ask the model to go on where its turn was not over."""
-        last = self._answers[-1]
-        if not self._setup.settings.auto_compact:
-            return "continue" if last.finish == "tool-calls" else "stop"
+        """Compact after a step, and see to it that the turn goes on where it was not over."""
+        last, settings = self._answers[-1], self._setup.settings
         overflow = last.finish in {None, "error"}
+        is_over = not overflow and last.finish not in CONTINUING_FINISHES
+        if not settings.auto_compact:
+            return "stop" if overflow or is_over else "continue"
         result = await compact(self._session, self._setup, auto=True, overflow=overflow)
         self._note(result)
         if result.outcome != "done":
-            return "continue" if last.finish == "tool-calls" else "stop"
-        is_over = not overflow and last.finish not in CONTINUING_FINISHES
-        if is_over and not self._setup.settings.parity:
+            return "stop" if overflow or is_over else "continue"
+        if is_over and not settings.parity:
             return "stop"
-        await self._ask_to_go_on()
+        if result.replayed_id is None:
+            await ask_to_go_on(self._session, self._setup)
         return "continue"
+
+    async def _make_room_before(
+        self, visible: list[MessageWithParts], asked: Question
+    ) -> list[MessageWithParts]:
+        """Compact before a call that would not fit, and return what the model sees then.
+
+        A question that nothing was done about yet is asked again behind the summary; a turn that
+        is under way goes on from it.
+        """
+        setup = self._setup
+        if not (setup.settings.compact_before_sending and setup.settings.auto_compact):
+            return visible
+        limits = setup.provider.limits(setup.model.model_id)
+        usable = usable_tokens(limits, reserved=setup.settings.reserved)
+        if not is_over(estimate_context(visible), usable):
+            return visible
+        is_fresh = max(item.seq for item in visible) == asked.item.seq
+        result = await compact(self._session, setup, auto=True, replay=is_fresh)
+        if result.outcome == "nothing to do":
+            return visible
+        self._note(result)
+        if result.outcome == "done" and result.replayed_id is None and result.summary_id:
+            await ask_to_go_on(self._session, self._setup)
+        return self._visible()
 
     def _note(self, result: CompactionResult) -> None:
         self._ids += [result.summary_id] if result.summary_id else []
@@ -417,21 +406,6 @@ class _Run:
                 f"{limit} are allowed; the window is too small for what is kept"
             )
             raise CompactionError(msg, **sizes)
-
-    async def _ask_to_go_on(self) -> None:
-        session = self._session
-        message = user_message(session, self._setup)
-        now = session.clock()
-        part = TextPart(
-            id=session.new_id("prt"),
-            session_id=session.id,
-            message_id=message.id,
-            text=CONTINUE_AFTER_COMPACTION,
-            synthetic=True,
-            time=Span(start=now, end=now),
-            metadata={CONTINUE_KEY: True},
-        )
-        await session.write([MessageUpdated(message=message), PartUpdated(part=part)])
 
     def _outcome(self, last: AssistantMessage | None) -> RunOutcome:
         error = last.error if last else None
@@ -478,14 +452,3 @@ def _text_of(item: MessageWithParts | None) -> str:
     parts = () if item is None else item.parts
     said = (part for part in parts if isinstance(part, TextPart) and not part.discarded)
     return "\n\n".join(part.text for part in said)
-
-
-def user_message(session: Session, setup: RunSetup) -> UserMessage:
-    """Return a new user message for the session's agent and model."""
-    return UserMessage(
-        id=session.new_id("msg"),
-        session_id=session.id,
-        time=MessageTime(created=session.clock()),
-        agent=setup.settings.agent,
-        model=setup.model,
-    )

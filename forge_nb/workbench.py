@@ -25,7 +25,7 @@ from forge_nb.events import SessionUpdated
 from forge_nb.exchange.export import export_session
 from forge_nb.exchange.load import load
 from forge_nb.messages.ids import IdSource
-from forge_nb.messages.message import SessionInfo, SessionModel, SessionTime
+from forge_nb.messages.message import AssistantMessage, SessionInfo, SessionModel, SessionTime
 from forge_nb.providers.registry import provider_names, resolve_model
 from forge_nb.recovery import recover
 from forge_nb.session import Session
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from forge_nb.analysis.mirror import Mirror
     from forge_nb.clock import Clock
     from forge_nb.exchange.report import ImportReport
+    from forge_nb.messages.message import MessageWithParts
     from forge_nb.messages.parts import ModelRef
     from forge_nb.store.base import Store, StoredSession
     from forge_nb.store.verify import Finding
@@ -341,6 +342,7 @@ class Workbench:
             environment=Environment(snapshots=self._snapshots),
             small=None if small is None else resolve_model(small),
             spawn=self.spawn,
+            agents=frozenset(self.agents),
         )
 
     def _agent(self, name: str | None) -> Agent:
@@ -387,7 +389,7 @@ class Workbench:
             session_id=child_id,
             outcome="failed" if result.error and result.outcome != "aborted" else result.outcome,
             text=result.text,
-            error=result.error,
+            error=_words_of(child.messages()) or result.error,
         )
 
     async def run(
@@ -447,6 +449,13 @@ class Workbench:
 def _session_model(spec: str) -> SessionModel:
     provider, _, model = spec.partition(":")
     return SessionModel(id=model, provider_id=provider)
+
+
+def _words_of(messages: Sequence[MessageWithParts]) -> str | None:
+    """Return why the last message of a session failed, in its provider's words."""
+    last = messages[-1].message if messages else None
+    error = last.error if isinstance(last, AssistantMessage) else None
+    return None if error is None else error.data.message
 
 
 def _spec(model: ModelRef) -> str:

@@ -22,7 +22,7 @@ from forge_nb.messages.stream import (
     StreamEvent,
     ToolCall,
 )
-from forge_nb.run_loop import user_message
+from forge_nb.prompts import user_message
 from forge_nb.settings import Settings
 from forge_nb.structured import output_format
 from forge_nb.titles import clean_title

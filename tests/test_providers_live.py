@@ -11,6 +11,7 @@ import pytest
 import forge_nb
 from forge_nb.errors import UsageError
 from forge_nb.events import PartDelta
+from forge_nb.files import parse_data_url
 from forge_nb.messages.message import AssistantMessage
 from forge_nb.messages.parts import (
     ReasoningPart,
@@ -23,7 +24,6 @@ from forge_nb.messages.parts import (
 )
 from forge_nb.messages.usage import ModelLimits, UnitPrices
 from forge_nb.providers.live import LiveProvider
-from forge_nb.providers.live_messages import parse_data_url
 from forge_nb.providers.registry import register_provider, resolve_model
 from forge_nb.providers.vendors import wire_model
 from forge_nb.settings import Settings

@@ -37,8 +37,9 @@ WHERE m.role = 'assistant' AND (
         + COALESCE(m.tokens_cache_read, 0) + COALESCE(m.tokens_cache_write, 0) > 0
     OR EXISTS (SELECT 1 FROM part_row p WHERE p.session_id = m.session_id
                AND p.message_id = m.id AND p.type = 'step-start')
-    OR NOT EXISTS (SELECT 1 FROM part_row p WHERE p.session_id = m.session_id
-                   AND p.message_id = m.id AND p.type = 'tool'))
+    OR (m.model IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM part_row p WHERE p.session_id = m.session_id
+                        AND p.message_id = m.id AND p.type = 'tool')))
 """
 
 _OUTCOME = """

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forge_nb.messages.message import MessageWithParts
     from forge_nb.messages.parts import ModelRef
     from forge_nb.providers.base import Provider
+    from forge_nb.session import Session
     from forge_nb.settings import Settings
     from forge_nb.subtasks import Spawn
     from forge_nb.tools.environment import Environment
     from forge_nb.tools.registry import ToolRegistry
 
-__all__ = ["CompactionOutcome", "CompactionResult", "RunSetup"]
+__all__ = [
+    "CompactionJob",
+    "CompactionOutcome",
+    "CompactionResult",
+    "RunSetup",
+    "Strategy",
+]
 
 CompactionOutcome = Literal["done", "failed", "blank", "not smaller", "nothing to do"]
 """How a compaction ended; all but the first leave the history as it was."""
@@ -31,11 +42,51 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     """Estimated tokens of the view before."""
     tokens_after: int = 0
     """Estimated tokens of the view after; equal to before when nothing was cut."""
+    replayed_id: str | None = None
+    """The question that was asked again behind the summary."""
 
     def __repr__(self) -> str:
         """Say it in one line."""
         sizes = f"{self.tokens_before:,} → {self.tokens_after:,} estimated tokens"
         return f"<compaction {self.outcome}: {sizes}>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionJob:
+    """What is to be compacted: the view, cut into a head to summarise and a tail to keep."""
+
+    session: Session
+    setup: RunSetup
+    """Who summarises, and how the session is run."""
+    auto: bool
+    """Whether the run loop asked for it, not a person."""
+    overflow: bool
+    """Whether the provider had refused the request for its length."""
+    visible: Sequence[MessageWithParts]
+    """What the model sees now, in view order."""
+    head: Sequence[MessageWithParts]
+    """What is to be replaced: messages without earlier requests and summaries."""
+    tail_start_id: str | None
+    """The first message that stays word for word; None for none."""
+    prior: str | None
+    """Text of the summary that the view begins with; None for none."""
+    replay: MessageWithParts | None
+    """The question that is left out of the summary and asked again behind it."""
+
+    @property
+    def settings(self) -> Settings:
+        """How the session is run."""
+        return self.setup.settings
+
+
+class Strategy(Protocol):
+    """Makes the context smaller. One instance may serve many sessions."""
+
+    name: str
+
+    async def compact(self, job: CompactionJob) -> CompactionResult:
+        """Compact; leave the history as it was where that does not succeed."""
+        ...
 
 
 class RunSetup:
@@ -55,6 +106,8 @@ class RunSetup:
         Provider and model for titles; None for the session's own.
     spawn
         Runs child sessions; None where there are none.
+    agents
+        Names of the agents that a prompt may mention.
     """
 
     def __init__(
@@ -67,6 +120,7 @@ class RunSetup:
         environment: Environment | None = None,
         small: tuple[Provider, ModelRef] | None = None,
         spawn: Spawn | None = None,
+        agents: frozenset[str] = frozenset(),
     ) -> None:
         self.provider = provider
         self.model = model
@@ -75,3 +129,4 @@ class RunSetup:
         self.environment = environment
         self.small = small or (provider, model)
         self.spawn = spawn
+        self.agents = agents

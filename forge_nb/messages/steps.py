@@ -28,6 +28,8 @@ def made_call(item: MessageWithParts) -> bool:
     is_started = any(isinstance(part, StepStartPart) for part in item.parts)
     if is_started or message.tokens.is_reported:
         return True
+    if message.model_id is None:
+        return False  # a summary that a function wrote
     return not any(isinstance(part, ToolPart) for part in item.parts)
 
 

@@ -23,6 +23,12 @@ _CONSTRAINT = re.compile(r"\b(must|never|always|do not|don't|only|without)\b", r
 _FINDING = re.compile(
     r"\b(fail|pass|error|because|cause|found|fixed|\d+ (tests?|passed|failed))", re.IGNORECASE
 )
+_CONVERSATION = re.compile(r"<conversation>\n(.*)\n</conversation>", re.DOTALL)
+_PRIOR = re.compile(r"<prior-summary>\n(.*)\n</prior-summary>", re.DOTALL)
+_SPEAKER = re.compile(
+    r"^\[(User|Assistant|Assistant reasoning|Assistant tool call|Tool result|Tool error)\]: ",
+    re.MULTILINE,
+)
 _WORD = re.compile(r"[\w./-]+")
 _PATH = re.compile(r"/?(?:[\w.-]+/)+[\w.-]+\.\w{1,5}|[\w-]+\.(?:py|toml|md|json|ts)")
 _PATH_CHARS = 200  # a longer word is no path; a bound, so that the search takes linear time
@@ -36,9 +42,10 @@ def summarise(messages: Sequence[ModelMessage]) -> str:
     Parameters
     ----------
     messages
-        What the model would read; the last one is the request to summarise and is left out.
+        What the model would read; the last one is the request to summarise and is left out. A
+        request that holds the conversation as a record is read instead.
     """
-    texts = [
+    texts = _record(messages[-1]) or [
         (message.role, part.kind, part.text) for message in messages[:-1] for part in message.parts
     ]
     earlier = [text for _, _, text in texts if text.startswith(f"## {HEADINGS[0]}")]
@@ -55,6 +62,22 @@ def summarise(messages: Sequence[ModelMessage]) -> str:
     size = sum(len(text) for _, _, text in texts)
     summary = _fitted(sections, int(size * _SHARE))
     return summary if len(summary) < size else ""
+
+
+def _record(request: ModelMessage) -> list[tuple[str, str, str]]:
+    """Return who said what in a request's record, the earlier summary first; empty for none."""
+    text = "\n".join(part.text for part in request.parts)
+    found = _CONVERSATION.search(text)
+    if found is None:
+        return []
+    prior = _PRIOR.search(text)
+    said = [("assistant", "text", prior.group(1))] if prior else []
+    pieces = _SPEAKER.split(found.group(1))[1:]
+    for speaker, words in zip(pieces[::2], pieces[1::2], strict=True):
+        role = "user" if speaker == "User" else "assistant"
+        kind = "text" if speaker in {"User", "Assistant"} else "tool"
+        said.append((role, kind, words.strip()))
+    return said
 
 
 def _lines(text: str) -> list[str]:

@@ -156,8 +156,8 @@ class _Input:
     def feed(self, text: str) -> bool:
         """Take more text; return whether the object's last brace is in it."""
         self.pieces.append(text)
-        closes = any([self._closes(character) for character in text])
-        if not closes or not self._is_open:
+        closings = [self._closes(character) for character in text]
+        if not any(closings) or not self._is_open:
             return False
         self._is_open = False
         return True

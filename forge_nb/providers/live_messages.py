@@ -8,17 +8,16 @@ where the reasoning came in a field of that name).
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_to_bytes
+
+from forge_nb.files import parse_data_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from forge_nb.messages.render import ModelMessage, ModelPart, ToolSpec
 
-__all__ = ["parse_data_url", "reasoning_metadata", "tool_definitions", "wire_messages"]
+__all__ = ["reasoning_metadata", "tool_definitions", "wire_messages"]
 
 _REASONING_FIELD = "reasoning_content"  # where chat completions carry reasoning, by custom
 
@@ -75,25 +74,6 @@ def _file(part: ModelPart) -> Any:
     if url.startswith("https://"):
         return ImageUrl(url=url) if mime.startswith("image/") else DocumentUrl(url=url)
     return f"[Attached {mime}: {part.text or 'file'}]"
-
-
-def parse_data_url(url: str) -> bytes | None:
-    """Return the bytes of a ``data:`` URL; None when it is broken.
-
-    Examples
-    --------
-    >>> parse_data_url("data:text/plain;base64,aGk="), parse_data_url("data:nothing")
-    (b'hi', None)
-    """
-    head, comma, body = url.partition(",")
-    if not comma:
-        return None
-    if not head.endswith(";base64"):
-        return unquote_to_bytes(body)
-    try:
-        return base64.b64decode(body, validate=True)
-    except (binascii.Error, ValueError):
-        return None
 
 
 def _response_parts(parts: Iterable[ModelPart], provider_name: str) -> list[Any]:

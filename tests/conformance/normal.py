@@ -230,6 +230,12 @@ def normal_request(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
             last["text"] += "\n" + piece["text"]
         else:
             said.append(piece)
+    calls: dict[str, str] = {}
+    for piece in said:
+        if "id" in piece:
+            piece["id"] = calls.setdefault(piece["id"] or "", f"call {len(calls) + 1}")
+        if "text" in piece:
+            piece["text"] = _CHILD.sub("a session", piece["text"])
     return [_without_paths(piece) for piece in said]
 
 

@@ -11,37 +11,31 @@ import msgspec
 
 from forge_nb.agents import GENERAL
 from forge_nb.clock import FixedClock
-from forge_nb.errors import ForgeError, ToolError
+from forge_nb.errors import ForgeError
 from forge_nb.events import Committed, MessageUpdated, PartDelta, PartUpdated
+from forge_nb.inputs import File, Mention, Subtask, Text
 from forge_nb.messages.codec import message_to_dict, part_to_dict
 from forge_nb.messages.message import AssistantMessage
-from forge_nb.messages.parts import (
-    PatchPart,
-    StepStartPart,
-    ToolCompleted,
-    ToolFailed,
-    ToolPart,
-)
-from forge_nb.messages.render import ToolSpec
 from forge_nb.messages.usage import ModelLimits, UnitPrices
 from forge_nb.providers.live import LiveProvider
 from forge_nb.providers.registry import register_provider
 from forge_nb.providers.vendors import wire_model
 from forge_nb.settings import PARITY
-from forge_nb.tools.registry import Tool, ToolOutput
 from forge_nb.workbench import Workbench
 from tests.conformance.recording import SessionRows
+from tests.conformance.stand_ins import RecordedChanges, Workspace, recorded_tools
 from tests.helpers import wait_for
 from tests.wire.server import Reply, Served, WireServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from forge_nb.bus import Subscription
     from forge_nb.conversation import Conversation
     from forge_nb.events import BusEvent
+    from forge_nb.inputs import Input
     from forge_nb.settings import Settings
-    from forge_nb.tools.registry import ToolContext
     from tests.conformance.recording import Call, Recording, Request
 
 __all__ = ["Replayed", "UnsupportedRequestError", "replay"]
@@ -68,8 +62,8 @@ class Replayed(msgspec.Struct, kw_only=True):
     """How many titles were asked for."""
 
 
-async def replay(recording: Recording) -> Replayed:
-    """Do what the scenario says, and return what came of it."""
+async def replay(recording: Recording, scratch: Path) -> Replayed:
+    """Do what the scenario says, and return what came of it; files are made in `scratch`."""
     script = _Script(recording)
     async with WireServer(script.reply) as server:
         _register(recording.config, server)
@@ -84,9 +78,10 @@ async def replay(recording: Recording) -> Replayed:
             ) as wb,
             wb.bus.subscribe(max_queue=1_000_000) as subscription,
         ):
-            wb._tools = _recorded_tools(recording)
-            wb._snapshots = _RecordedChanges(recording)
-            driver = _Driver(recording, wb, server, _Watch(subscription))
+            wb._tools = recorded_tools(recording)
+            wb._snapshots = RecordedChanges(recording)
+            watch = _Watch(subscription)
+            driver = _Driver(recording, wb, server=server, watch=watch, scratch=scratch)
             await driver.run()
             return driver.result(script)
 
@@ -189,106 +184,6 @@ def _settings(config: dict[str, Any]) -> Settings:
     )
 
 
-# ------------------------------------------------------------------------------- the tools
-
-
-class _RecordedTool(Tool):
-    """Gives every call the state that was recorded for it."""
-
-    def __init__(self, name: str, recording: Recording) -> None:
-        super().__init__(self._run, name=name, description="recorded")
-        self._states = {
-            part.call_id: part
-            for session in recording.sessions
-            for item in session.messages
-            for part in item.parts
-            if isinstance(part, ToolPart)
-        }
-        self._progress = _progress_of(recording)
-        self._aborts = [
-            request.time_s * 1000
-            for request in recording.requests
-            if request.path.endswith("/abort")
-        ]
-
-    @property
-    def spec(self) -> ToolSpec:
-        return ToolSpec(name=self.name, description="recorded", schema={"type": "object"})
-
-    def validate(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"given": given}
-
-    async def _run(self, given: dict[str, Any], context: ToolContext) -> ToolOutput:
-        part = self._states.get(context.call_id)
-        if part is None or not isinstance(part.state, ToolCompleted | ToolFailed):
-            msg = f"no state was recorded for call {context.call_id!r} of {given!r}"
-            raise ToolError(msg)
-        state = part.state
-        for known in self._progress.get(part.id, ()):
-            context.progress(title=known.get("title"), metadata=known.get("metadata"))
-            await asyncio.sleep(0)
-        if any(state.time.start <= at <= state.time.end + 50 for at in self._aborts):
-            with suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
-        if isinstance(state, ToolFailed):
-            raise ToolError(state.error)
-        return ToolOutput(
-            output=state.output,
-            title=state.title,
-            metadata=state.metadata,
-            attachments=state.attachments,
-        )
-
-
-class _RecordedChanges:
-    """Says of every message in turn whether files were recorded to change in it."""
-
-    def __init__(self, recording: Recording) -> None:
-        answers = [
-            item
-            for session in recording.sessions
-            for item in session.messages
-            if isinstance(item.message, AssistantMessage) and not item.message.is_summary
-            if any(isinstance(part, StepStartPart) for part in item.parts)
-            or not any(isinstance(part, ToolPart) for part in item.parts)
-        ]
-        answers.sort(key=lambda item: item.message.time.completed or float("inf"))
-        self._files = [
-            [name for part in item.parts if isinstance(part, PatchPart) for name in part.files]
-            for item in answers
-        ]
-
-    def track(self) -> str | None:
-        return "state"
-
-    def changed(self, since: str) -> list[str]:
-        del since
-        return self._files.pop(0) if self._files else []
-
-
-def _progress_of(recording: Recording) -> dict[str, list[dict[str, Any]]]:
-    """Return what each running tool was recorded to show after it had started."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for kind, data in (event for events in recording.events.values() for event in events):
-        part = data.get("part") or {}
-        if kind != "message.part.updated" or part.get("type") != "tool":
-            continue
-        if part["state"]["status"] == "running":
-            found.setdefault(part["id"], []).append(part["state"])
-    return {part_id: states[1:] for part_id, states in found.items()}
-
-
-def _recorded_tools(recording: Recording) -> list[Tool]:
-    names = {
-        part.tool
-        for session in recording.sessions
-        for item in session.messages
-        for part in item.parts
-        if isinstance(part, ToolPart)
-    }
-    return [_RecordedTool(name, recording) for name in sorted(names - {"task"})]
-
-
 # ------------------------------------------------------------------------------ the driver
 
 
@@ -319,12 +214,19 @@ class _Watch:
 
 class _Driver:
     def __init__(
-        self, recording: Recording, wb: Workbench, server: WireServer, watch: _Watch
+        self,
+        recording: Recording,
+        wb: Workbench,
+        *,
+        server: WireServer,
+        watch: _Watch,
+        scratch: Path,
     ) -> None:
         self._recording = recording
         self._wb = wb
         self._server = server
         self._watch = watch
+        self._workspace = Workspace(recording, scratch)
         roots = [one for one in recording.sessions if one.info.parent_id is None]
         self._roots = iter([one.info.id for one in roots])
         self._by_recorded: dict[str, Conversation] = {}
@@ -392,17 +294,37 @@ class _Driver:
             spec = f"{model['providerID']}:{model['modelID']}"
             if conversation.model != spec:
                 conversation.model, conversation._setup = spec, None
-        parts = body["parts"]
-        kinds = {part["type"] for part in parts}
-        if kinds != {"text"} or len(parts) > 1 or body.get("noReply"):
-            raise UnsupportedRequestError(f"a prompt with {sorted(kinds)}")
-        await conversation.prompt(parts[0]["text"], show=False)
+        inputs = [self._input(part) for part in body["parts"]]
+        if body.get("noReply"):
+            await conversation.tell(inputs)
+            return
+        wanted = (body.get("format") or {}).get("schema")
+        await conversation.prompt(inputs, system=body.get("system"), output=wanted, show=False)
+
+    def _input(self, part: dict[str, Any]) -> Input:
+        match part["type"]:
+            case "text":
+                flags = part.get("synthetic", False), part.get("ignored", False)
+                return Text(part["text"], *flags)
+            case "file":
+                known = {name: part.get(name) for name in ("filename", "mime", "source")}
+                return File(url=self._workspace.find(part["url"]), **known)
+            case "agent":
+                return Mention(part["name"], part.get("source"))
+            case "subtask":
+                told = {name: part[name] for name in ("prompt", "description", "agent")}
+                return Subtask(**told)
+            case kind:
+                raise UnsupportedRequestError(kind)
 
     async def _summarize(self, conversation: Conversation, body: dict[str, Any]) -> None:
         spec = f"{body['providerID']}:{body['modelID']}"
         if conversation.model != spec:
             conversation.model, conversation._setup = spec, None
-        await conversation.compact(show=False)
+        if body.get("auto"):
+            await conversation.compact_and_go_on(show=False)
+        else:
+            await conversation.compact(show=False)
 
     # ------------------------------------------------------------------------------- results
 

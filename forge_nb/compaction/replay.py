@@ -1,0 +1,63 @@
+"""Ask a question again behind a summary that left it out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from forge_nb.compaction.tail import is_request
+from forge_nb.events import MessageUpdated, PartUpdated
+from forge_nb.messages.message import MessageTime, UserMessage
+from forge_nb.messages.parts import CompactionPart, FilePart, TextPart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forge_nb.events import SyncEvent
+    from forge_nb.messages.message import MessageWithParts
+    from forge_nb.messages.parts import Part
+    from forge_nb.session import Session
+
+__all__ = ["question_to_replay", "replay_events"]
+
+
+def question_to_replay(visible: Sequence[MessageWithParts]) -> MessageWithParts | None:
+    """Return the newest question of a view where an older one stands before it; else None.
+
+    Without anything older there would be nothing to summarise, so nothing can be left out.
+    """
+    asked = [
+        place
+        for place, item in enumerate(visible)
+        if isinstance(item.message, UserMessage) and not is_request(item)
+    ]
+    return visible[asked[-1]] if len(asked) > 1 else None
+
+
+def replay_events(session: Session, item: MessageWithParts) -> tuple[str, list[SyncEvent]]:
+    """Return the events that ask a question again, and the id of its new message.
+
+    Parts get new ids; media become a line of text.
+    """
+    message = msgspec.structs.replace(
+        item.message, id=session.new_id("msg"), time=MessageTime(created=session.clock())
+    )
+    parts = [part for part in item.parts if not isinstance(part, CompactionPart)]
+    copies = [PartUpdated(part=_copy(session, part, message.id)) for part in parts]
+    return message.id, [MessageUpdated(message=message), *copies]
+
+
+def _copy(session: Session, part: Part, message_id: str) -> Part:
+    part_id = session.new_id("prt")
+    is_media = isinstance(part, FilePart) and (
+        part.mime.startswith("image/") or part.mime == "application/pdf"
+    )
+    if isinstance(part, FilePart) and is_media:
+        return TextPart(
+            id=part_id,
+            session_id=session.id,
+            message_id=message_id,
+            text=f"[Attached {part.mime}: {part.filename or 'file'}]",
+        )
+    return msgspec.structs.replace(part, id=part_id, message_id=message_id)

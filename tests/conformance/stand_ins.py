@@ -1,0 +1,173 @@
+"""What stands in for the world of a recording: its tools, its files, its changes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from forge_nb.errors import ToolError
+from forge_nb.messages.message import AssistantMessage
+from forge_nb.messages.parts import (
+    PatchPart,
+    StepStartPart,
+    TextPart,
+    ToolCompleted,
+    ToolFailed,
+    ToolPart,
+)
+from forge_nb.messages.render import ToolSpec
+from forge_nb.tools.registry import Tool, ToolOutput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from forge_nb.tools.registry import ToolContext
+    from tests.conformance.recording import Recording
+
+__all__ = ["RecordedChanges", "Workspace", "recorded_tools"]
+
+_READ = re.compile(
+    r"<path>(.*?)</path>\n<type>(\w+)</type>\n<(?:content|entries)>\n(.*)\n</", re.DOTALL
+)
+
+
+class RecordedTool(Tool):
+    """Gives every call the state that was recorded for it."""
+
+    def __init__(self, name: str, recording: Recording) -> None:
+        super().__init__(self._run, name=name, description="recorded")
+        self._states = {
+            part.call_id: part
+            for session in recording.sessions
+            for item in session.messages
+            for part in item.parts
+            if isinstance(part, ToolPart)
+        }
+        self._progress = _progress_of(recording)
+        self._aborts = [
+            request.time_s * 1000
+            for request in recording.requests
+            if request.path.endswith("/abort")
+        ]
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(name=self.name, description="recorded", schema={"type": "object"})
+
+    def validate(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {"given": given}
+
+    async def _run(self, given: dict[str, Any], context: ToolContext) -> ToolOutput:
+        part = self._states.get(context.call_id)
+        if part is None or not isinstance(part.state, ToolCompleted | ToolFailed):
+            msg = f"no state was recorded for call {context.call_id!r} of {given!r}"
+            raise ToolError(msg)
+        state = part.state
+        for known in self._progress.get(part.id, ()):
+            context.progress(title=known.get("title"), metadata=known.get("metadata"))
+            await asyncio.sleep(0)
+        if any(state.time.start <= at <= state.time.end + 50 for at in self._aborts):
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        if isinstance(state, ToolFailed):
+            raise ToolError(state.error)
+        return ToolOutput(
+            output=state.output,
+            title=state.title,
+            metadata=state.metadata,
+            attachments=state.attachments,
+        )
+
+
+class RecordedChanges:
+    """Says of every message in turn whether files were recorded to change in it."""
+
+    def __init__(self, recording: Recording) -> None:
+        answers = [
+            item
+            for session in recording.sessions
+            for item in session.messages
+            if isinstance(item.message, AssistantMessage) and not item.message.is_summary
+            if any(isinstance(part, StepStartPart) for part in item.parts)
+            or not any(isinstance(part, ToolPart) for part in item.parts)
+        ]
+        answers.sort(key=lambda item: item.message.time.completed or float("inf"))
+        self._files = [
+            [name for part in item.parts if isinstance(part, PatchPart) for name in part.files]
+            for item in answers
+        ]
+
+    def track(self) -> str | None:
+        return "state"
+
+    def changed(self, since: str) -> list[str]:
+        del since
+        return self._files.pop(0) if self._files else []
+
+
+def _progress_of(recording: Recording) -> dict[str, list[dict[str, Any]]]:
+    """Return what each running tool was recorded to show after it had started."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for kind, data in (event for events in recording.events.values() for event in events):
+        part = data.get("part") or {}
+        if kind != "message.part.updated" or part.get("type") != "tool":
+            continue
+        if part["state"]["status"] == "running":
+            found.setdefault(part["id"], []).append(part["state"])
+    return {part_id: states[1:] for part_id, states in found.items()}
+
+
+def recorded_tools(recording: Recording) -> list[Tool]:
+    names = {
+        part.tool
+        for session in recording.sessions
+        for item in session.messages
+        for part in item.parts
+        if isinstance(part, ToolPart)
+    }
+    return [RecordedTool(name, recording) for name in sorted(names - {"task"})]
+
+
+# ------------------------------------------------------------------------------- the files
+
+
+class Workspace:
+    """The files that prompts named, made again from what was recorded of them.
+
+    A text file's lines and a folder's names stand in the parts that reading it gave.
+    """
+
+    def __init__(self, recording: Recording, scratch: Path) -> None:
+        self._root = scratch / "workspace"
+        texts = (
+            part.text
+            for session in recording.sessions
+            for item in session.messages
+            for part in item.parts
+            if isinstance(part, TextPart) and part.synthetic
+        )
+        for text in texts:
+            if found := _READ.match(text):
+                self._make(*found.groups())
+
+    def _make(self, path: str, kind: str, content: str) -> None:
+        place = self._root / path.lstrip("/")
+        lines = content.split("\n\n(", maxsplit=1)[0].splitlines()
+        if kind == "file":
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text("".join(f"{line.partition(': ')[2]}\n" for line in lines))
+            return
+        place.mkdir(parents=True, exist_ok=True)
+        for name in lines:
+            if name.endswith("/"):
+                (place / name).mkdir(exist_ok=True)
+            elif not (place / name).exists():
+                (place / name).write_text("")
+
+    def find(self, url: str) -> str:
+        """Return a URL, of a file that was made here where it is one of a file."""
+        if not url.startswith("file:"):
+            return url
+        return (self._root / url.removeprefix("file:///")).as_uri()
