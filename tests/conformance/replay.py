@@ -78,8 +78,8 @@ async def replay(recording: Recording, scratch: Path) -> Replayed:
             ) as wb,
             wb.bus.subscribe(max_queue=1_000_000) as subscription,
         ):
-            wb._tools = recorded_tools(recording)
-            wb._snapshots = RecordedChanges(recording)
+            wb._setups.tools = recorded_tools(recording)
+            wb._setups.snapshots = RecordedChanges(recording)
             watch = _Watch(subscription)
             driver = _Driver(recording, wb, server=server, watch=watch, scratch=scratch)
             await driver.run()
@@ -173,6 +173,7 @@ def _settings(config: dict[str, Any]) -> Settings:
     small = config.get("small_model")
     return msgspec.structs.replace(
         PARITY,
+        asks=True,
         small_model=_spec(small) if small else None,
         auto_compact=own.get("auto", True),
         prune=own.get("prune", False),
@@ -258,15 +259,34 @@ class _Driver:
 
     async def _do(self, request: Request) -> None:
         words = request.words
-        if request.method == "GET" or words[:1] == ["permission"]:
+        if request.method == "GET":
+            return
+        if words[:1] == ["permission"]:
+            await self._answer(request.body)
             return
         if request.method == "POST" and words == ["session"]:
-            self._by_recorded[next(self._roots)] = self._wb.session()
+            conversation = self._wb.session()
+            self._by_recorded[next(self._roots)] = conversation
+            if rules := (request.body or {}).get("permission"):
+                info = self._wb.store.session(conversation.id).info
+                info = msgspec.structs.replace(info, permission=rules)
+                await self._wb.writer(conversation.id).update_session(info)
             return
         known = words[:1] == ["session"] and len(words) == 3 and request.method == "POST"
         if not known or words[1] not in self._by_recorded:
             raise UnsupportedRequestError(f"{request.method} {request.path}")
         await self._on_session(self._by_recorded[words[1]], words[2], request.body or {})
+
+    async def _answer(self, body: dict[str, Any]) -> None:
+        """Answer what waits longest, wherever it waits."""
+        everybody = list(self._by_recorded.values())
+
+        def waiting() -> list[Conversation]:
+            return [one for one in everybody if one.permissions.pending]
+
+        await wait_for(lambda: bool(waiting()), timeout_s=WAIT_S)
+        permissions = waiting()[0].permissions
+        permissions.reply(permissions.pending[0].id, body["reply"], body.get("message"))
 
     async def _on_session(self, conversation: Conversation, what: str, body: Any) -> None:
         match what:
