@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from forge_nb.errors import UsageError
 from forge_nb.messages.parts import ModelRef
+from forge_nb.providers.live import ENDPOINTS, LiveProvider
 from forge_nb.providers.scripted import ScriptedProvider
 from forge_nb.providers.scripts import make_script
 from forge_nb.providers.tape import TapeProvider
@@ -28,7 +30,11 @@ def _tape(model: str) -> Provider:
     return TapeProvider(model)
 
 
-_FACTORIES: dict[str, Callable[[str], Provider]] = {"scripted": _scripted, "tape": _tape}
+_FACTORIES: dict[str, Callable[[str], Provider]] = {
+    "scripted": _scripted,
+    "tape": _tape,
+    **{name: partial(LiveProvider, name) for name in ENDPOINTS},
+}
 
 
 def provider_names() -> frozenset[str]:
@@ -55,7 +61,7 @@ def resolve_model(spec: str) -> tuple[Provider, ModelRef]:
     Raises
     ------
     UsageError
-        When there is no such provider or model.
+        When there is no such provider or model, or its key or library is missing.
 
     Examples
     --------
