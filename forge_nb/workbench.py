@@ -358,4 +358,6 @@ def _spec_of(stored: StoredSession) -> str | None:
     model = stored.info.model
     if model is None or model.provider_id not in provider_names():
         return None
+    if stored.origin.format is not None and "?" in model.id:
+        return None  # a file from elsewhere must not say to which address keys and words are sent
     return f"{model.provider_id}:{model.id}"

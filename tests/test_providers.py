@@ -75,7 +75,7 @@ def test_flood_has_as_many_words_as_asked() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["", "tour", "scripted:", "scripted:nope", "scripted:tour?n=3", "openai:gpt", "flood?n=x"],
+    ["", "tour", "scripted:", "scripted:nope", "scripted:tour?n=3", "nobody:gpt", "flood?n=x"],
 )
 def test_a_model_that_does_not_exist_is_refused_with_what_does(spec: str) -> None:
     with pytest.raises(UsageError, match=r"scripted|there are|flood"):

@@ -7,7 +7,10 @@ loop, and a call that is cut leaves no connection behind.
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import importlib.util
+import logging
 import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -70,6 +73,7 @@ ENDPOINTS: Mapping[str, Endpoint] = {
 """By what stands before the colon."""
 
 _NO_KEY = "none"  # the SDK insists on some text
+_log = logging.getLogger(__name__)
 
 
 class LiveProvider:
@@ -108,10 +112,11 @@ class LiveProvider:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """Yield the answer as it comes; a failure of any kind is the last event."""
-        from pydantic_ai.direct import model_request_stream
-
         mapper: StreamMapper | None = None
         try:
+            await asyncio.to_thread(_load, self._endpoint.sdk)
+            from pydantic_ai.direct import model_request_stream
+
             async with (
                 self._model() as model,
                 model_request_stream(
@@ -128,7 +133,10 @@ class LiveProvider:
         except Exception as error:  # noqa: BLE001  a call may fail in any way; the event says which
             for event in mapper.early_usage() if mapper is not None else ():
                 yield event
-            yield to_stream_error(error)
+            failure = to_stream_error(error)
+            if failure.kind == "unknown":
+                _log.exception("a call to %s failed in a way that is not known", self.id)
+            yield failure
 
     def _settings(self) -> ModelSettings | None:
         if self._endpoint.protocol != "anthropic":
@@ -161,6 +169,12 @@ class LiveProvider:
             api_key=self._key, base_url=self._base_url, max_retries=0
         ) as client:
             yield kind(self._model_id, provider=OpenAIProvider(openai_client=client))
+
+
+def _load(sdk: str) -> None:
+    """Import what a call needs; it takes seconds, so not on the thread of the event loop."""
+    for name in ("pydantic_ai.direct", f"pydantic_ai.models.{sdk}"):
+        importlib.import_module(name)
 
 
 def _parameters(request: ModelRequest) -> ModelRequestParameters:

@@ -109,8 +109,8 @@ def _message(error: Exception) -> str:
     said = inner.get("message") if isinstance(inner, dict) else inner
     if isinstance(said, str) and said:
         return said[:BODY_CHARS]
-    text = str(getattr(error, "message", None) or error)
-    return f"{type(error).__name__}: {text}"[:BODY_CHARS]
+    text = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
+    return str(text)[:BODY_CHARS]
 
 
 def _body(body: Any) -> str | None:

@@ -250,10 +250,12 @@ class StreamMapper:
             yield ToolInputDelta(call_id=block.call_id, text=args)
 
     def _end(self, event: pai.PartEndEvent) -> Iterator[StreamEvent]:
+        """Close what a new part of a chat ends; at the stream's end a call waits for the finish."""
         block = self._open.get(event.index)
         if block is None or not self._is_chat:
             return
-        if not block.is_call or _whole_object("".join(block.pieces)):
+        is_last = event.next_part_kind is None
+        if not block.is_call or (not is_last and _whole_object("".join(block.pieces))):
             yield from self._close(block)
 
     def _close_all(self, indexes: list[int]) -> Iterator[StreamEvent]:
