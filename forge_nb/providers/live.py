@@ -89,7 +89,7 @@ class LiveProvider:
     Raises
     ------
     UsageError
-        When the key, the address or the library is missing; says which.
+        When the key, the address or the library is missing, or `models.toml` is damaged.
     """
 
     def __init__(self, name: str, model: str) -> None:
@@ -101,14 +101,19 @@ class LiveProvider:
             raise UsageError(msg)
         _check_installed(self._endpoint.sdk)
         self._key = _key(name, self._endpoint)
+        # Read now: what is wrong with the user's file is told before a prompt is stored.
+        self._limits = limits_for(self._endpoint.catalog, self._model_id)
+        self._prices = prices_for(self._endpoint.catalog, self._model_id)
 
     def limits(self, model_id: str) -> ModelLimits:
-        """Return the model's window, from the catalogue."""
-        return limits_for(self._endpoint.catalog, _bare(model_id))
+        """Return the model's window, as the catalogue had it when the provider was made."""
+        del model_id
+        return self._limits
 
     def prices(self, model_id: str) -> UnitPrices | None:
-        """Return the model's unit prices, from the catalogue."""
-        return prices_for(self._endpoint.catalog, _bare(model_id))
+        """Return the model's unit prices, as the catalogue had them then."""
+        del model_id
+        return self._prices
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """Yield the answer as it comes; a failure of any kind is the last event."""
@@ -191,10 +196,6 @@ def _parameters(request: ModelRequest) -> ModelRequestParameters:
         for spec in request.tools
     ]
     return ModelRequestParameters(function_tools=tools)
-
-
-def _bare(model_id: str) -> str:
-    return model_id.partition("?")[0]
 
 
 def _split(name: str, model: str) -> tuple[str, str | None]:
