@@ -255,13 +255,14 @@ class StreamMapper:
         if block is None or not self._is_chat:
             return
         is_last = event.next_part_kind is None
-        if not block.is_call or (not is_last and _whole_object("".join(block.pieces))):
+        if not block.is_call or (not is_last and _is_whole(block)):
             yield from self._close(block)
 
     def _close_all(self, indexes: list[int]) -> Iterator[StreamEvent]:
+        """Close what the wire says is done; a call that was cut there waits for the finish."""
         for index in indexes:
             block = self._open.get(index)
-            if block is not None:
+            if block is not None and (not block.is_call or isinstance(_given(block), dict)):
                 yield from self._close(block)
 
     def _close(self, block: _Block) -> Iterator[StreamEvent]:
@@ -270,11 +271,12 @@ class StreamMapper:
             end = TextEnd if _is_text(block.part) else ReasoningEnd
             yield end(id=str(block.index), metadata=_meta(block.part))
             return
-        text = "".join(block.pieces)
-        given = block.given if block.given is not None and not text else _parsed(text)
         yield ToolInputEnd(call_id=block.call_id)
         yield ToolCall(
-            call_id=block.call_id, tool=block.tool, input=given, metadata=_meta(block.part)
+            call_id=block.call_id,
+            tool=block.tool,
+            input=_given(block),
+            metadata=_meta(block.part),
         )
 
     # ------------------------------------------------------------------------------ the finish
@@ -305,8 +307,7 @@ class StreamMapper:
         """
         if not block.is_call or reason in {"stop", "tool-calls", "unknown"}:
             return True
-        text = "".join(block.pieces)
-        return block.given is not None if not text else _whole_object(text)
+        return isinstance(_given(block), dict) and bool(block.pieces or block.given)
 
     def _mended(self, reason: str) -> str:
         """Return ``tool-calls`` for a turn that calls: Responses and some servers say stop.
@@ -322,23 +323,25 @@ def _is_text(part: Any) -> bool:
     return bool(part.part_kind == "text")
 
 
-def _whole_object(text: str) -> bool:
+def _given(block: _Block) -> Any:
+    """Return a call's input; its very text where that is no JSON, so that the tool can say so."""
+    text = "".join(block.pieces)
+    if not text.strip():
+        return block.given or {}
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _is_whole(block: _Block) -> bool:
     """Return whether a call's input is a JSON object that has something in it.
 
     An empty one may be a placeholder that some servers send first.
     """
-    if not text.rstrip().endswith("}"):
-        return False
-    parsed = _parsed(text)
-    return isinstance(parsed, dict) and bool(parsed)
-
-
-def _parsed(text: str) -> Any:
-    """Return a call's input; the text itself where it is no JSON, so that the tool can say so."""
-    try:
-        return json.loads(text) if text.strip() else {}
-    except ValueError:
-        return text
+    is_closed = bool(block.pieces) and block.pieces[-1].rstrip().endswith("}")
+    given = _given(block) if is_closed else block.given
+    return isinstance(given, dict) and bool(given)
 
 
 def _meta(part: Any) -> dict[str, Any] | None:
