@@ -185,6 +185,28 @@ async def test_metadata_of_the_wrong_type_is_ignored() -> None:
     assert "hm" not in json.dumps(body)
 
 
+@each_protocol
+async def test_half_a_character_becomes_a_question_mark(protocol: str) -> None:
+    call = part("tool", "out\ud800", call_id="c", tool="t", input={"k\ud800": ["\udfff", 1]})
+    body = await body_of(protocol, user(part("text", "Go\ud83d.")), assistant(call))
+    text = json.dumps(body)
+    assert "Go?." in text
+    assert "out?" in text
+    assert "k?" in text
+
+
+async def test_anthropic_is_told_the_output_limit_of_the_users_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.toml").write_text(
+        "[anthropic.models.claude-sonnet-4-5]\nlimit.output = 123\n"
+    )
+    body = await body_of("anthropic", user(part("text", "Hi")))
+    assert body["max_tokens"] == 123
+    assert body["cache_control"]["type"] == "ephemeral"
+
+
 # ---------------------------------------------------------------------------------------- files
 
 

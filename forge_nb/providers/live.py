@@ -148,7 +148,10 @@ class LiveProvider:
             return None
         from pydantic_ai.models.anthropic import AnthropicModelSettings
 
-        return AnthropicModelSettings(anthropic_cache=True)  # an agent's prompts share their start
+        settings = AnthropicModelSettings(anthropic_cache=True)  # an agent's prompts share a start
+        if self._limits.output is not None:
+            settings["max_tokens"] = self._limits.output  # this protocol has to name a limit
+        return settings
 
     @asynccontextmanager
     async def _model(self) -> AsyncIterator[Model[Any]]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,6 +44,7 @@ def to_wire_messages(request: ModelRequest, *, protocol: str) -> list[pai.ModelM
     """
     from pydantic_ai import messages as pai
 
+    request = _encodable(request)
     wire: list[pai.ModelMessage] = []
     system = [pai.SystemPromptPart(content=text) for text in request.system]
     if system:
@@ -52,6 +56,16 @@ def to_wire_messages(request: ModelRequest, *, protocol: str) -> list[pai.ModelM
             for part in run:
                 _answer(wire, part, protocol)
     return wire
+
+
+def _encodable(request: ModelRequest) -> ModelRequest:
+    """Return a request that UTF-8 can hold: half a character becomes a question mark."""
+    try:
+        msgspec.json.encode(request)
+    except UnicodeEncodeError:
+        text = json.dumps(msgspec.to_builtins(request), ensure_ascii=False)
+        return msgspec.json.decode(text.encode("utf-8", "replace"), type=type(request))
+    return request
 
 
 def _runs(messages: Sequence[ModelMessage]) -> list[tuple[str, list[ModelPart]]]:
