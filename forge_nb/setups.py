@@ -113,6 +113,7 @@ class Setups:
             small=None if small is None else resolve_model(small),
             spawn=self._spawn,
             agents=frozenset(self.agents),
+            spec=spec,
         )
 
     def permissions(self, stored: StoredSession, *, agent: Agent | None = None) -> Permissions:
