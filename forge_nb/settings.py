@@ -37,6 +37,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether somebody answers when a rule says ``ask``, through `Conversation.permissions`.
 
     False: asking means no, so that a run without a person never hangs."""
+    snapshots: bool | None = None
+    """Look with git which files a step changed; None where a tool may change any."""
     title: bool = True
     """Ask the model for a title where the session has none."""
     small_model: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from forge_nb.subtasks import task_tool
 from forge_nb.tools.environment import Environment
 from forge_nb.tools.permissions import DEFAULT_RULES, Permissions, Rule
 from forge_nb.tools.registry import Tool, ToolRegistry
+from forge_nb.tools.snapshots import GitSnapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from forge_nb.tools.environment import Snapshots
 
 __all__ = ["Setups"]
+
+_CHANGING = frozenset({"bash", "edit", "write"})
+_NAME_CHARS = 16
 
 
 class Setups:
@@ -47,6 +52,8 @@ class Setups:
         Makes their ids.
     spawn
         Runs child sessions.
+    files
+        Folder for what tools leave beside the store: whole outputs, states of the workspace.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Setups:
         publish: Callable[[LiveEvent], None],
         new_id: Callable[[Literal["per"]], str],
         spawn: Spawn,
+        files: Path,
     ) -> None:
         named = list(agents)
         self.settings = settings
@@ -66,7 +74,8 @@ class Setups:
         self.tools = list(tools)
         self.agents = agents_by_name(named)
         self.snapshots: Snapshots | None = None
-        """Tells which files a step changed; None where that is not looked at."""
+        """Tells which files a step changed; None for git, as far as the settings say so."""
+        self._files = files
         self._may_hand_over = bool(named)
         self._publish = publish
         self._new_id = new_id
@@ -97,24 +106,35 @@ class Setups:
             raise UsageError(msg)
         provider, ref = resolve_model(spec)
         small = self.settings.small_model
+        workspace = Path(stored.info.directory or ".")
         own = [*map(Tool, getattr(provider, "tools", ())), *self.tools]
         if self._may_hand_over and stored.info.parent_id is None:
             own.append(task_tool(self._spawn, self._others(chosen)))
         return RunSetup(
             provider,
             ref,
-            ToolRegistry(own).only(chosen.tools),
+            ToolRegistry(own, keep_outputs=self._files / "outputs").only(chosen.tools),
             self._settings_of(chosen),
             environment=Environment(
                 ask=self.permissions(stored, agent=chosen).ask,
-                workspace=Path(stored.info.directory or "."),
-                snapshots=self.snapshots,
+                workspace=workspace,
+                snapshots=self.snapshots or self._git(workspace, own),
             ),
             small=None if small is None else resolve_model(small),
             spawn=self._spawn,
             agents=frozenset(self.agents),
             spec=spec,
         )
+
+    def _git(self, workspace: Path, tools: Iterable[Tool]) -> Snapshots | None:
+        """Return what watches a workspace: where a tool may change it, or the settings ask."""
+        wanted = self.settings.snapshots
+        if wanted is None:
+            wanted = any(one.name in _CHANGING for one in tools)
+        if not wanted or not workspace.is_dir():
+            return None
+        name = hashlib.sha256(str(workspace.resolve()).encode()).hexdigest()[:_NAME_CHARS]
+        return GitSnapshots(workspace, self._files / "snapshots" / name)
 
     def permissions(self, stored: StoredSession, *, agent: Agent | None = None) -> Permissions:
         """Return what a session's tools may do, and what they wait to be allowed.

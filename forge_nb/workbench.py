@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,7 +36,6 @@ from forge_nb.titles import default_title
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -117,6 +117,7 @@ class Workbench:
             publish=self.bus.publish,
             new_id=self._new_id,
             spawn=self.spawn,
+            files=Path(f"{self.store.path}.files"),
         )
         self.runners: dict[str, asyncio.Task[Any]] = {}
         self._mirror: Mirror | None = None
