@@ -8,6 +8,7 @@ loop, and a call that is cut leaves no connection behind.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import importlib.util
 import logging
@@ -26,6 +27,7 @@ from forge_nb.providers.live_messages import to_wire_messages
 from forge_nb.providers.live_stream import StreamMapper
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from pydantic_ai.models import Model, ModelRequestParameters
@@ -162,7 +164,10 @@ class LiveProvider:
             from pydantic_ai.providers.anthropic import AnthropicProvider
 
             async with anthropic.AsyncAnthropic(
-                api_key=self._key, base_url=self._base_url, max_retries=0
+                api_key=self._key,
+                base_url=self._base_url,
+                max_retries=0,
+                http_client=anthropic.DefaultAsyncHttpxClient(verify=_certificates()),
             ) as client:
                 yield AnthropicModel(
                     self._model_id, provider=AnthropicProvider(anthropic_client=client)
@@ -174,7 +179,10 @@ class LiveProvider:
 
         kind = OpenAIChatModel if self._endpoint.protocol == "chat" else OpenAIResponsesModel
         async with openai.AsyncOpenAI(
-            api_key=self._key, base_url=self._base_url, max_retries=0
+            api_key=self._key,
+            base_url=self._base_url,
+            max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(verify=_certificates()),
         ) as client:
             yield kind(self._model_id, provider=OpenAIProvider(openai_client=client))
 
@@ -183,6 +191,15 @@ def _load(sdk: str) -> None:
     """Import what a call needs; it takes seconds, so not on the thread of the event loop."""
     for name in ("pydantic_ai.direct", f"pydantic_ai.models.{sdk}"):
         importlib.import_module(name)
+    _certificates()
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Return whom to trust; read once, since it takes longer than the rest of a client."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def _parameters(request: ModelRequest) -> ModelRequestParameters:
