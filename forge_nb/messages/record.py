@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from forge_nb.messages.render import attached_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -71,7 +73,7 @@ def conversation_text(
     Parameters
     ----------
     messages
-        What was said, best rendered with `as_data`, so that every file is a line.
+        What was said, rendered with `as_data`; files are lines behind the words.
     tool_output_max_chars
         Cut of a tool's result or error; None for whole.
 
@@ -88,8 +90,9 @@ def conversation_text(
 
 def _block(message: ModelMessage, limit: int | None) -> str:
     if message.role == "user":
-        words = "\n".join(_user_line(part) for part in message.parts)
-        return _piece("User", words) if words else ""
+        words = [part.text for part in message.parts if part.kind != "file"]
+        words += [_attached(part) for part in message.parts if part.kind == "file"]
+        return _piece("User", "\n".join(words)) if any(words) else ""
     return "\n".join(line for part in message.parts for line in _assistant_lines(part, limit))
 
 
@@ -97,8 +100,8 @@ def _piece(speaker: Speaker, text: str) -> str:
     return f"[{speaker}]: {_LABEL.sub(lambda _: chr(92), text)}"
 
 
-def _user_line(part: ModelPart) -> str:
-    return f"[Attached {part.mime}: {part.text or 'file'}]" if part.kind == "file" else part.text
+def _attached(part: ModelPart) -> str:
+    return attached_line(part.mime or "", part.text)
 
 
 def _assistant_lines(part: ModelPart, limit: int | None) -> Iterator[str]:
@@ -106,7 +109,7 @@ def _assistant_lines(part: ModelPart, limit: int | None) -> Iterator[str]:
         given = json.dumps(part.input, ensure_ascii=False, separators=(",", ":"))
         yield _piece("Assistant tool call", f"{part.tool}({given})")
         yield _piece("Tool error" if part.is_error else "Tool result", _cut(part.text, limit))
-        yield from (_user_line(file) for file in part.files)
+        yield from map(_attached, part.files)
     elif part.text.strip():
         yield _piece("Assistant reasoning" if part.kind == "reasoning" else "Assistant", part.text)
 

@@ -167,7 +167,8 @@ def to_model_messages(
     strip_media
         Whether images and PDFs become a line of text.
     as_data
-        For a record of the conversation: every file becomes a line, those of a tool's result too.
+        For a record of the conversation: every file is there, none is a line of text yet, and those
+        of a tool's result stay inside it.
     tool_output_max_chars
         Cut of a tool's output; None for whole.
     parity
@@ -256,7 +257,7 @@ def _user_part(part: Part, how: _Rendering) -> ModelPart | None:
 
 def _file(file: _File, how: _Rendering) -> ModelPart:
     strip = how.strip_media and is_media(file.mime)
-    if how.as_data or strip or not how.media.takes(file.mime):
+    if not how.as_data and (strip or not how.media.takes(file.mime)):
         return ModelPart(id=file.id, kind="text", text=attached_line(file.mime, file.name))
     return _whole(file)
 
@@ -380,9 +381,7 @@ def _result_files(part: ToolPart, how: _Rendering) -> Iterator[ModelPart]:
     """Yield the files that stay inside a tool's result."""
     for file in _attachments(part):
         takes = not how.strip_media and how.media.takes_in_result(file.mime, file.url)
-        if how.as_data:
-            yield _file(file, how)
-        elif takes and is_media(file.mime):
+        if how.as_data or (takes and is_media(file.mime)):
             yield _whole(file)
 
 
