@@ -13,6 +13,7 @@ from forge_nb.compaction.strategies import compact, register_strategy, strategie
 from forge_nb.compaction.truncate import truncate
 from forge_nb.errors import CompactionError, UsageError
 from forge_nb.history import find_boundaries
+from forge_nb.messages.estimate import estimate_tokens
 from forge_nb.messages.message import AssistantMessage, UserMessage
 from forge_nb.messages.parts import CompactionPart, StepFinishPart, StepStartPart, is_open
 from forge_nb.messages.steps import steps
@@ -332,6 +333,16 @@ def test_pins_do_not_make_a_blank_summary_a_boundary() -> None:
 
 
 # ---------------------------------------------------------------------------------- acceptance
+
+
+def test_a_summary_has_to_be_smaller_than_what_it_replaces_by_a_token_at_least() -> None:
+    replaced = estimate_tokens(LONG) + estimate_tokens("an answer")
+    for size, outcome in ((replaced, "not smaller"), (replaced - 1, "done")):
+        wb, provider = asked("summary")
+        provider.answers = [text("an answer"), text("x" * (4 * size))]
+        with wb:
+            _, [result] = compacted(wb)
+            assert result.outcome == outcome
 
 
 def test_without_the_check_a_longer_summary_cuts_and_a_blank_one_is_still_none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from forge_nb.compaction import tail as tail_module
 from forge_nb.compaction.tail import estimate_view, select_tail
+from forge_nb.messages.estimate import estimate_tokens
 from forge_nb.messages.message import AssistantMessage, MessageWithParts, UserMessage
-from forge_nb.messages.parts import ReasoningPart, ToolPart
+from forge_nb.messages.parts import FilePart, ReasoningPart, ToolFailed, ToolPart, ToolSpan
 from forge_nb.messages.render import to_model_messages
 from tests.histories import S, answer, having, ids, read_file, said, user
 
@@ -130,6 +132,58 @@ def test_parity_holds_its_budget_in_its_own_measure(history: History, budget: in
     assert estimate_view(tail) <= budget
     if history:
         assert head
+
+
+def test_parity_weighs_the_json_of_a_run_to_the_character() -> None:
+    """The bytes that the AI SDK's messages have, by hand: a call's result is one of its own."""
+    image = FilePart(
+        id="f", session_id=S, message_id="u1", mime="image/png", url="data:,AA", filename="a.png"
+    )
+    thought = ReasoningPart(
+        id="r", session_id=S, message_id="a1", text="hm", metadata={"m": {"signature": "s"}}
+    )
+    failed = ToolFailed(input={}, error="no", time=ToolSpan(start=1, end=2))
+    call = msgspec.structs.replace(read_file("a2"), state=failed)
+    turn = [
+        having(user("u1"), said("u1"), image),
+        having(answer("a1", "u1"), thought, read_file("a1")),
+        having(answer("a2", "u1"), call),
+    ]
+    named = {"toolCallId": "call_1", "toolName": "read"}
+    written = [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "u1"},
+                {"type": "file", "mediaType": "image/png", "filename": "a.png", "data": "data:,AA"},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "reasoning", "text": "hm", "providerOptions": {"m": {"signature": "s"}}},
+                {"type": "tool-call", **named, "input": {"path": "a.py"}},
+            ],
+        },
+        {
+            "role": "tool",
+            "content": [
+                {"type": "tool-result", **named, "output": {"type": "text", "value": "words"}}
+            ],
+        },
+        {"role": "assistant", "content": [{"type": "tool-call", **named, "input": {}}]},
+        {
+            "role": "tool",
+            "content": [
+                {"type": "tool-result", **named, "output": {"type": "error-text", "value": "no"}}
+            ],
+        },
+    ]
+    exact = estimate_tokens(json.dumps(written, separators=(",", ":")))
+    history = [user("u0"), answer("a0", "u0"), *turn]
+    history = [msgspec.structs.replace(item, seq=n + 1) for n, item in enumerate(history)]
+    assert select_tail(history, budget_tokens=exact, parity=True) == "u1"
+    assert select_tail(history, budget_tokens=exact - 1, parity=True) == "a1"
 
 
 @pytest.mark.parametrize("parity", [False, True])
