@@ -25,10 +25,11 @@ from forge_nb.testing import memory_workbench
 from tests.helpers import Saying, text, wait_for, workbench
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable
 
     from forge_nb.conversation import Conversation
     from forge_nb.events import SyncEvent
+    from forge_nb.messages.stream import StreamEvent
     from forge_nb.workbench import Workbench
 
 LONG = "The test fails because the month table in src/months.py has no German names. " * 20
@@ -240,9 +241,10 @@ def test_a_summary_without_a_call_has_no_step_no_bill_and_is_one_write(strategy:
 
 def spy(wb: Workbench, writes: list[list[str]]) -> None:
     """Note the events of each transaction that is still to come."""
-    apply: Callable[[Sequence[SyncEvent]], Any] = wb.store.apply
+    apply = wb.store.apply
 
-    def noting(events: Sequence[SyncEvent]) -> Any:
+    def noting(events: Iterable[SyncEvent]) -> Any:
+        events = list(events)
         writes.append([type(event).__name__ for event in events])
         return apply(events)
 
@@ -374,7 +376,7 @@ def test_only_in_parity_a_failed_summary_leaves_its_tail_marker(
     settings: Settings,
     leaves: bool,  # noqa: FBT001
 ) -> None:
-    refused = [StepStart(), StreamError(message="no", kind="api", status=400)]
+    refused: list[StreamEvent] = [StepStart(), StreamError(message="no", kind="api", status=400)]
     provider = Saying(text("one"), text("two"), refused)
     with workbench(provider, settings=settings) as wb:
         conversation = wb.session("t")

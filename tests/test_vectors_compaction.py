@@ -139,7 +139,7 @@ def test_vectors_14_to_18_what_a_boundary_leaves(
 
 # --------------------------------------------------------------------------- 21-24: what is sent
 
-BASE = {"id": "p", "session_id": S, "message_id": "a"}
+BASE: dict[str, Any] = {"id": "p", "session_id": S, "message_id": "a"}
 THOUGHT = ReasoningPart(**BASE, text="hm", metadata={"anthropic": {"signature": "s"}})
 RUNNING = ToolPart(
     **BASE, call_id="c", tool="bash", state=ToolRunning(input={}, time=Span(start=1))

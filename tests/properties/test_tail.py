@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -42,7 +42,7 @@ def steps(draw: st.DrawFn, name: str) -> list[Part]:
     parts: list[Part] = []
     if draw(st.booleans()):
         metadata = draw(st.sampled_from([None, {"anthropic": {"signature": "s"}}]))
-        base = {"id": f"r_{name}", "session_id": S, "message_id": name}
+        base: dict[str, Any] = {"id": f"r_{name}", "session_id": S, "message_id": name}
         parts.append(ReasoningPart(**base, text="hm", metadata=metadata))
     parts.append(said(name, "w" * draw(st.integers(0, 200))))
     if draw(st.booleans()):
@@ -194,7 +194,7 @@ def test_weighing_looks_at_every_message_once(
     """Twice the messages, twice the work: no candidate is weighed anew."""
     rendered = 0
 
-    def counting(messages: History, **options: bool) -> object:
+    def counting(messages: History, **options: Any) -> object:
         nonlocal rendered
         rendered += len(messages)
         return to_model_messages(messages, **options)
