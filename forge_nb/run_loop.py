@@ -361,7 +361,8 @@ class _Run:
         last, settings = self._answers[-1], self._setup.settings
         overflow = last.finish in {None, "error"}
         is_over = not overflow and last.finish not in CONTINUING_FINISHES
-        if not settings.auto_compact:
+        believes = settings.parity or overflow  # opencode believes whatever was reported
+        if not settings.auto_compact or not (believes or self._is_full()):
             return "stop" if overflow or is_over else "continue"
         result = await compact(self._session, self._setup, auto=True, overflow=overflow)
         self._note(result)
@@ -369,9 +370,16 @@ class _Run:
             return "stop" if overflow or is_over else "continue"
         if is_over and not settings.parity:
             return "stop"
-        if result.replayed_id is None:
+        if result.replayed_id is None and result.summary_id is not None:
             await ask_to_go_on(self._session, self._setup)
         return "continue"
+
+    def _is_full(self, visible: list[MessageWithParts] | None = None) -> bool:
+        """Return whether the next call would not fit, by an estimate that doubts absurd reports."""
+        setup = self._setup
+        limits = setup.provider.limits(setup.model.model_id)
+        usable = usable_tokens(limits, reserved=setup.settings.reserved)
+        return is_over(estimate_context(self._visible() if visible is None else visible), usable)
 
     async def _make_room_before(
         self, visible: list[MessageWithParts], asked: Question
@@ -384,9 +392,7 @@ class _Run:
         setup = self._setup
         if not (setup.settings.compact_before_sending and setup.settings.auto_compact):
             return visible
-        limits = setup.provider.limits(setup.model.model_id)
-        usable = usable_tokens(limits, reserved=setup.settings.reserved)
-        if not is_over(estimate_context(visible), usable):
+        if not self._is_full(visible):
             return visible
         is_fresh = max(item.seq for item in visible) == asked.item.seq
         result = await compact(self._session, setup, auto=True, replay=is_fresh)
