@@ -36,6 +36,7 @@ from forge_nb.subtasks import ChildResult, child_title, task_tool
 from forge_nb.titles import default_title
 from forge_nb.tools.environment import Environment
 from forge_nb.tools.registry import Tool, ToolRegistry
+from forge_nb.tools.taped import taped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -337,7 +338,7 @@ class Workbench:
         return RunSetup(
             provider,
             ref,
-            ToolRegistry(own).only(chosen.tools),
+            taped(ToolRegistry(own).only(chosen.tools), provider),
             self._settings_of(chosen),
             environment=Environment(snapshots=self._snapshots),
             small=None if small is None else resolve_model(small),

@@ -6,11 +6,15 @@ import functools
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+import msgspec
+
 from forge_nb.errors import UsageError
 from forge_nb.messages.parts import ModelRef
+from forge_nb.providers.recorder import Recorder
 from forge_nb.providers.scripted import ScriptedProvider
 from forge_nb.providers.scripts import make_script
 from forge_nb.providers.tape import TapeProvider
+from forge_nb.providers.tape_specs import recording_of, replay_of
 from forge_nb.providers.vendors import APIS, live_provider, model_name
 
 if TYPE_CHECKING:
@@ -27,7 +31,16 @@ def _scripted(model: str) -> Provider:
 
 
 def _tape(model: str) -> Provider:
-    return TapeProvider(model)
+    path, options = replay_of(model)
+    given = msgspec.structs.asdict(options)
+    then = given.pop("then")
+    return TapeProvider(path, **given, then=None if then is None else resolve_model(then))
+
+
+def _record(model: str) -> Provider:
+    path, of = recording_of(model)
+    provider, ref = resolve_model(of)
+    return Recorder(provider, path, ref=ref)
 
 
 def _live(name: str) -> Callable[[str], Provider]:
@@ -37,6 +50,7 @@ def _live(name: str) -> Callable[[str], Provider]:
 _FACTORIES: dict[str, Callable[[str], Provider]] = {
     "scripted": _scripted,
     "tape": _tape,
+    "record": _record,
     **{name: _live(name) for name in APIS},
 }
 
@@ -78,4 +92,5 @@ def resolve_model(spec: str) -> tuple[Provider, ModelRef]:
         raise UsageError(msg, spec=spec)
     provider = _FACTORIES[name](model)
     known = model_name(model) if name in APIS else model  # a script's options are part of its name
-    return provider, ModelRef(provider_id=name, model_id=known)
+    ref = getattr(provider, "ref", None)  # of the model that is recorded
+    return provider, ref or ModelRef(provider_id=name, model_id=known)
