@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from forge_nb.history import ViewRule
     from forge_nb.messages.message import MessageWithParts
     from forge_nb.run_loop import RunResult
+    from forge_nb.tools.permissions import Permissions
     from forge_nb.widgets.attach import Attached, Source, Transcript
     from forge_nb.widgets.model_view import ModelView
     from forge_nb.workbench import Workbench
@@ -81,6 +82,11 @@ class Conversation:
             stored = self.workbench.store.session(self.id)
             self._setup = self.workbench.setup(self.model, stored, agent=self.agent)
         return self._setup
+
+    @property
+    def permissions(self) -> Permissions:
+        """What its tools may do, and what they wait to be allowed: `pending` and `reply`."""
+        return self.workbench.permissions(self.id)
 
     async def prompt(
         self,

@@ -8,11 +8,12 @@ part, a completion time, an error where there was one, and the usage that the pr
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from contextlib import aclosing
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -261,6 +262,8 @@ class Processor:
             call_id=call_id,
             abort=self._abort,
             progress=progress,
+            ask=functools.partial(self._ask, call_id=call_id),
+            workspace=self._environment.workspace,
         )
 
     async def _check_call(self, call: ToolCall) -> None:
@@ -272,19 +275,20 @@ class Processor:
             known = known[len(self._environment.recent_calls) :]
         if limit < 1 or len(known) < limit or len(set(known[-limit:])) > 1:
             return
+        what = {"tool": call.tool, "input": call.input}
+        await self._ask(
+            "doom_loop", (call.tool,), always=(call.tool,), metadata=what, call_id=call.call_id
+        )
+
+    async def _ask(
+        self, permission: str, patterns: Sequence[str], *, call_id: str, **more: Any
+    ) -> None:
+        """Ask for leave in the name of a call; no where nobody can be asked."""
         if self._environment.ask is None:
-            msg = (
-                f"{call.tool} was called {limit} times in a row with the same input, and nobody "
-                "is there to say whether it may go on; raise Settings.doom_loop or ask again"
-            )
-            raise ToolRejectedError(msg, tool=call.tool)
+            msg = f"{permission} of {', '.join(patterns)} needs leave, and nobody can give it here"
+            raise ToolRejectedError(msg, permission=permission, reason=None)
         await self._environment.ask(
-            "doom_loop",
-            (call.tool,),
-            always=(call.tool,),
-            metadata={"tool": call.tool, "input": call.input},
-            message_id=self.message.id,
-            call_id=call.call_id,
+            permission, patterns, message_id=self.message.id, call_id=call_id, **more
         )
 
     # ---------------------------------------------------------------------------------- retries

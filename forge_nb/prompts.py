@@ -80,7 +80,7 @@ def _touched(session: Session, setup: RunSetup) -> SessionInfo:
     """Return the session's metadata as of a prompt: when it was, who is asked."""
     info = session.stored().info
     model = SessionModel(
-        id=setup.model.model_id,
+        id=setup.spec.partition(":")[2] or setup.model.model_id,
         provider_id=setup.model.provider_id,
         variant=setup.model.variant,
     )

@@ -236,7 +236,9 @@ class _Run:
         if self._title is not None or not setup.settings.title:
             return
         if needs_title(session.stored().info, session.messages()):
-            self._title = TitleTask(session, *setup.small, asked.item)
+            self._title = TitleTask(
+                session, *(setup.small or (setup.provider, setup.model)), asked.item
+            )
 
     async def _step(
         self, visible: list[MessageWithParts], asked: Question, *, is_last: bool

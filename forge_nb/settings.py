@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -30,6 +31,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Calls in a row that may end with an unknown finish before the turn stops."""
     doom_loop: int = 3
     """Identical tool calls in a row at which a person is asked (opencode: 3)."""
+    rules: tuple[Any, ...] = ()
+    """What tools may do: `forge_nb.tools.permissions.Rule`, after the defaults."""
+    asks: bool = False
+    """Whether somebody answers when a rule says ``ask``, through `Conversation.permissions`.
+
+    False: asking means no, so that a run without a person never hangs."""
+    snapshots: bool | None = None
+    """Look with git which files a step changed; None where a tool may change any."""
     title: bool = True
     """Ask the model for a title where the session has none."""
     small_model: str | None = None

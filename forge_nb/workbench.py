@@ -11,14 +11,13 @@ import asyncio
 import os
 import socket
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from forge_nb.agents import Agent, agents_by_name
 from forge_nb.bus import Bus
 from forge_nb.clock import random_source, system_clock
-from forge_nb.compaction.base import RunSetup
 from forge_nb.conversation import Conversation
 from forge_nb.errors import SessionBusyError, UsageError
 from forge_nb.events import SessionUpdated
@@ -26,35 +25,34 @@ from forge_nb.exchange.export import export_session
 from forge_nb.exchange.load import load
 from forge_nb.messages.ids import IdSource
 from forge_nb.messages.message import AssistantMessage, SessionInfo, SessionModel, SessionTime
-from forge_nb.providers.registry import provider_names, resolve_model
 from forge_nb.recovery import recover
 from forge_nb.session import Session
 from forge_nb.settings import Settings
+from forge_nb.setups import Setups
 from forge_nb.store.open import open_store
 from forge_nb.store.verify import verify
-from forge_nb.subtasks import ChildResult, child_title, task_tool
+from forge_nb.subtasks import ChildResult, child_title
 from forge_nb.titles import default_title
-from forge_nb.tools.environment import Environment
-from forge_nb.tools.registry import Tool, ToolRegistry
-from forge_nb.tools.taped import taped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
     import pandas as pd
 
+    from forge_nb.agents import Agent
     from forge_nb.analysis.mirror import Mirror
     from forge_nb.clock import Clock
+    from forge_nb.compaction.base import RunSetup
     from forge_nb.exchange.report import ImportReport
     from forge_nb.messages.message import MessageWithParts
     from forge_nb.messages.parts import ModelRef
     from forge_nb.store.base import Store, StoredSession
     from forge_nb.store.verify import Finding
     from forge_nb.subtasks import Order
-    from forge_nb.tools.environment import Snapshots
+    from forge_nb.tools.permissions import Permissions
+    from forge_nb.tools.registry import Tool
 
 __all__ = ["Workbench"]
 
@@ -104,19 +102,23 @@ class Workbench:
         seed: int | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        named = list(agents)
-        self.agents = agents_by_name(named)
-        self._may_hand_over = bool(named)
-        self._snapshots: Snapshots | None = None
         self.bus = Bus()
-        self.model = model
         self.latest: Conversation | None = None
         """The session that was opened last; what the magics go on with."""
         self._clock = clock
-        self._tools = list(tools)
         self._new_id = IdSource(clock, random_source(seed))
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{self._new_id('run')[-6:]}"
         self.store: Store = open_store(target, tenant=tenant, clock=clock)
+        self._setups = Setups(
+            self.settings,
+            model=model,
+            tools=tools,
+            agents=agents,
+            publish=self.bus.publish,
+            new_id=self._new_id,
+            spawn=self.spawn,
+            files=Path(f"{self.store.path}.files"),
+        )
         self.runners: dict[str, asyncio.Task[Any]] = {}
         self._mirror: Mirror | None = None
         self._recover_all()
@@ -209,6 +211,20 @@ class Workbench:
     def verify(self) -> list[Finding]:
         """Check the store's invariants; empty when all hold."""
         return verify(self.store)
+
+    @property
+    def model(self) -> str | None:
+        """Default model of sessions, as ``provider:model``."""
+        return self._setups.model
+
+    @model.setter
+    def model(self, spec: str | None) -> None:
+        self._setups.model = spec
+
+    @property
+    def agents(self) -> Mapping[str, Agent]:
+        """Named ways to run a session."""
+        return self._setups.agents
 
     @property
     def mirror(self) -> Mirror:
@@ -310,7 +326,7 @@ class Workbench:
 
     def spec(self, model: str | None, stored: StoredSession) -> str | None:
         """Return which model answers: the one given, the workbench's, or the session's own."""
-        return model or self.model or _spec_of(stored)
+        return self._setups.spec(model, stored)
 
     def setup(
         self, model: str | None, stored: StoredSession, *, agent: str | None = None
@@ -322,49 +338,11 @@ class Workbench:
         UsageError
             When no model was chosen, or there is no such provider or agent.
         """
-        chosen = self._agent(agent)
-        spec = self.spec(model or chosen.model, stored)
-        if spec is None:
-            msg = (
-                f"session {stored.info.title!r} has no model that can be called here; "
-                "choose one: wb.session(…, model='scripted:tour') or %%forge --model scripted:tour"
-            )
-            raise UsageError(msg)
-        provider, ref = resolve_model(spec)
-        small = self.settings.small_model
-        own = [*map(Tool, getattr(provider, "tools", ())), *self._tools]
-        if self._may_hand_over and stored.info.parent_id is None:
-            own.append(task_tool(self.spawn, self._others(chosen)))
-        return RunSetup(
-            provider,
-            ref,
-            taped(ToolRegistry(own).only(chosen.tools), provider),
-            self._settings_of(chosen),
-            environment=Environment(snapshots=self._snapshots),
-            small=None if small is None else resolve_model(small),
-            spawn=self.spawn,
-            agents=frozenset(self.agents),
-        )
+        return self._setups.setup(model, stored, agent=agent)
 
-    def _agent(self, name: str | None) -> Agent:
-        if name is None or (name == self.settings.agent and name not in self.agents):
-            return Agent(name=self.settings.agent)
-        if name not in self.agents:
-            msg = f"there is no agent {name!r}; there are {sorted(self.agents)}"
-            raise UsageError(msg, agent=name)
-        return self.agents[name]
-
-    def _others(self, agent: Agent) -> dict[str, Agent]:
-        return {name: one for name, one in self.agents.items() if name != agent.name}
-
-    def _settings_of(self, agent: Agent) -> Settings:
-        own = self.settings
-        return msgspec.structs.replace(
-            own,
-            agent=agent.name,
-            system=(*own.system, *agent.system),
-            max_steps=own.max_steps if agent.max_steps is None else agent.max_steps,
-        )
+    def permissions(self, session_id: str) -> Permissions:
+        """Return what a session's tools may do, and what they wait to be allowed."""
+        return self._setups.permissions(self.store.session(session_id))
 
     async def spawn(self, order: Order, started: Callable[[str, Any], None]) -> ChildResult:
         """Carry out an order in a child session, a new one or the one that it names.
@@ -375,7 +353,7 @@ class Workbench:
             When the session to go on with is no child of the one that orders.
         """
         model = None if order.model is None else _spec(order.model)
-        spec = model or self._agent(order.agent).model
+        spec = model or self._setups.agent(order.agent).model
         if order.task_id is None:
             child_id = self._create(child_title(order), spec, parent_id=order.parent_id)
         else:
@@ -461,10 +439,3 @@ def _words_of(messages: Sequence[MessageWithParts]) -> str | None:
 
 def _spec(model: ModelRef) -> str:
     return f"{model.provider_id}:{model.model_id}"
-
-
-def _spec_of(stored: StoredSession) -> str | None:
-    model = stored.info.model
-    if model is None or model.provider_id not in provider_names():
-        return None
-    return f"{model.provider_id}:{model.id}"

@@ -23,7 +23,19 @@ TESTS = [ROOT / "conftest.py", *sorted((ROOT / "tests").rglob("*.py"))]
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MAX_NOQA_PER_1000_LINES = 2
-HEAVY = frozenset({"altair", "duckdb", "pandas", "pyarrow", "sqlalchemy"})
+HEAVY = frozenset(
+    {
+        "altair",
+        "anthropic",
+        "duckdb",
+        "genai_prices",
+        "openai",
+        "pandas",
+        "pyarrow",
+        "pydantic_ai",
+        "sqlalchemy",
+    }
+)
 
 
 def named(path: Path) -> str:

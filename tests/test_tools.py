@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from forge_nb.messages.stream import StreamEvent
 
 
+async def allow_all(*_: Any, **__: Any) -> None:
+    """Give leave for everything."""
+
+
 def context(call_id: str = "call_1") -> ToolContext:
     return ToolContext(
         session_id="ses",
@@ -32,6 +36,7 @@ def context(call_id: str = "call_1") -> ToolContext:
         call_id=call_id,
         abort=asyncio.Event(),
         progress=lambda **_: None,
+        ask=allow_all,
     )
 
 

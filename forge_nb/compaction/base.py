@@ -89,44 +89,22 @@ class Strategy(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class RunSetup:
-    """Which model answers, with which tools and settings.
+    """Which model answers, with which tools and settings."""
 
-    Parameters
-    ----------
-    provider, model
-        Who answers.
-    tools
-        What the model may call.
-    settings
-        How the session is run, the agent's own settings included.
-    environment
-        What tools have around them.
-    small
-        Provider and model for titles; None for the session's own.
-    spawn
-        Runs child sessions; None where there are none.
-    agents
-        Names of the agents that a prompt may mention.
-    """
-
-    def __init__(
-        self,
-        provider: Provider,
-        model: ModelRef,
-        tools: ToolRegistry,
-        settings: Settings,
-        *,
-        environment: Environment | None = None,
-        small: tuple[Provider, ModelRef] | None = None,
-        spawn: Spawn | None = None,
-        agents: frozenset[str] = frozenset(),
-    ) -> None:
-        self.provider = provider
-        self.model = model
-        self.tools = tools
-        self.settings = settings
-        self.environment = environment
-        self.small = small or (provider, model)
-        self.spawn = spawn
-        self.agents = agents
+    provider: Provider
+    model: ModelRef
+    tools: ToolRegistry
+    settings: Settings
+    """How the session is run, the agent's own settings included."""
+    environment: Environment | None = None
+    """What tools have around them."""
+    small: tuple[Provider, ModelRef] | None = None
+    """Who is asked for titles; None for the session's own model."""
+    spawn: Spawn | None = None
+    """Runs child sessions; None where there are none."""
+    agents: frozenset[str] = frozenset()
+    """Names of the agents that a prompt may mention."""
+    spec: str = ""
+    """The model as it was asked for, an address included; the session goes on with it."""

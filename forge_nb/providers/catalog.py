@@ -1,7 +1,8 @@
-"""Prices and windows of models, from the published tables of genai-prices; never from the network.
+"""Prices and windows of models: the user's `models.toml`, then the tables of genai-prices.
 
-An unknown model has no price and no window, not a price of 0. Where a price has tiers, the whole
-call is billed at the tier of its context, as the providers do.
+Never from the network. What the user's file says of a model goes first, field by field; the tables
+fill in the rest. An unknown model has no price and no window, not a price of 0. Where a price has
+tiers, the whole call is billed at the tier of its context, as the providers do.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import functools
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from forge_nb.messages.usage import ModelLimits, UnitPrices
+import msgspec
+
+from forge_nb.messages.usage import TOKEN_KINDS, ModelLimits, UnitPrices
+from forge_nb.providers.overlay import entry_for
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -40,9 +44,30 @@ def prices_for(
         for the newest table, at noon UTC.
     context_tokens
         Input tokens of the call, cache included; chooses the tier.
+
+    Raises
+    ------
+    UsageError
+        When the user's file is damaged.
     """
     if provider_id is None or model_id is None:
         return None
+    published = _published(provider_id, model_id, at_ms=at_ms, context_tokens=context_tokens)
+    entry = entry_for(provider_id, model_id)
+    own = {} if entry is None else entry.prices_at(context_tokens)
+    if entry is None or not own:
+        return published
+    if published is None:
+        return UnitPrices(**own, source=entry.source)
+    filled = any(name not in own and getattr(published, name) is not None for name in TOKEN_KINDS)
+    source = f"{entry.source} + {published.source}" if filled else entry.source
+    return msgspec.structs.replace(published, **own, source=source)
+
+
+def _published(
+    provider_id: str, model_id: str, *, at_ms: int | None, context_tokens: int
+) -> UnitPrices | None:
+    """Return the prices of the tables."""
     minute = None if at_ms is None else at_ms // _MINUTE_MS
     found = _model_price(provider_id, model_id, minute)
     if found is None:
@@ -67,7 +92,16 @@ def limits_for(provider_id: str | None, model_id: str | None) -> ModelLimits:
     if provider_id is None or model_id is None:
         return ModelLimits()
     model = _find(provider_id, model_id)
-    return ModelLimits(context=None if model is None else model.context_window)
+    published = ModelLimits(context=None if model is None else model.context_window)
+    entry = entry_for(provider_id, model_id)
+    if entry is None:
+        return published
+    own = entry.limits
+    return ModelLimits(
+        context=published.context if own.context is None else own.context,
+        input=own.input,
+        output=own.output,
+    )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,160 +1,248 @@
-"""Our model messages in pydantic-ai's words: text, files, reasoning, calls and their results.
+"""From what a model reads of stored messages to the messages of pydantic-ai.
 
-Reasoning keeps what its provider needs to take it back. The metadata of a reasoning part is the
-family's: the provider's name, and below it ``signature`` and ``redactedData`` (Anthropic),
-``itemId`` and ``reasoningEncryptedContent`` (OpenAI Responses), or ``field`` (chat completions,
-where the reasoning came in a field of that name).
+Every tool call goes out together with its result, so no call dangles. Neighbours of one role become
+one message. What is stored may come from anybody's file: nothing named by it is opened or
+fetched; a file travels when its bytes are in the store, or as an address that the provider reads.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
 
-from forge_nb.files import parse_data_url
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from forge_nb.messages.render import ModelMessage, ModelPart, ToolSpec
+    from pydantic_ai import messages as pai
 
-__all__ = ["reasoning_metadata", "tool_definitions", "wire_messages"]
+    from forge_nb.messages.render import ModelMessage, ModelPart
+    from forge_nb.providers.base import ModelRequest
 
-_REASONING_FIELD = "reasoning_content"  # where chat completions carry reasoning, by custom
+__all__ = ["to_wire_messages"]
+
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")  # what OpenAI and Anthropic refuse in ids and names
+_NAME_CHARS = 64  # the longest that both take
+_CHAT_FIELD = "reasoning_content"  # where chat servers read reasoning that has no home of its own
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,", re.ASCII)
 
 
-def wire_messages(
-    system: Sequence[str], messages: Sequence[ModelMessage], *, provider_name: str
-) -> list[Any]:
-    """Return pydantic-ai's messages for a request.
-
-    Every call is followed by its result, so that no call is left dangling.
+def to_wire_messages(request: ModelRequest, *, protocol: str) -> list[pai.ModelMessage]:
+    """Return a request's messages as pydantic-ai takes them.
 
     Parameters
     ----------
-    system
-        System prompts, in order.
-    messages
-        What the model reads.
-    provider_name
-        The name under which the model's class knows its own reasoning.
+    request
+        System prompts and messages.
+    protocol
+        chat, responses or anthropic; they differ in which reasoning they take back.
     """
-    from pydantic_ai.messages import ModelRequest, ModelResponse, SystemPromptPart, UserPromptPart
+    from pydantic_ai import messages as pai
 
-    wired: list[Any] = []
-    pending: list[Any] = [SystemPromptPart(content=text) for text in system]
+    request = _encodable(request)
+    wire: list[pai.ModelMessage] = []
+    system = [pai.SystemPromptPart(content=text) for text in request.system]
+    if system:
+        wire.append(pai.ModelRequest(parts=system))
+    for role, run in _runs(request.messages):
+        if role == "user":
+            _ask(wire, [_user_prompt(run)])
+        else:
+            for place, part in enumerate(run):
+                _answer(wire, part, protocol, is_first=place == 0)
+    return wire
+
+
+def _encodable(request: ModelRequest) -> ModelRequest:
+    """Return a request that UTF-8 can hold: half a character becomes a question mark."""
+    try:
+        msgspec.json.encode(request)
+    except UnicodeEncodeError:
+        text = json.dumps(msgspec.to_builtins(request), ensure_ascii=False)
+        return msgspec.json.decode(text.encode("utf-8", "replace"), type=type(request))
+    return request
+
+
+def _runs(messages: Sequence[ModelMessage]) -> list[tuple[str, list[ModelPart]]]:
+    """Return the parts of neighbouring messages of the user as one list.
+
+    Answers stay apart: between the calls of two steps stood the results of the first.
+    """
+    runs: list[tuple[str, list[ModelPart]]] = []
     for message in messages:
-        if message.role == "user":
-            pending.append(UserPromptPart(content=_user_content(message.parts)))
-            continue
-        if pending:
-            wired.append(ModelRequest(parts=pending))
-            pending = []
-        wired.append(ModelResponse(parts=_response_parts(message.parts, provider_name)))
-        pending = [_result(part) for part in message.parts if part.kind == "tool"]
-    if pending:
-        wired.append(ModelRequest(parts=pending))
-    return wired
+        if message.role == "user" and runs and runs[-1][0] == "user":
+            runs[-1][1].extend(message.parts)
+        else:
+            runs.append((message.role, list(message.parts)))
+    return [(role, parts) for role, parts in runs if parts]
 
 
-def _user_content(parts: Iterable[ModelPart]) -> Any:
-    contents = [_file(part) if part.kind == "file" else part.text for part in parts]
-    return contents[0] if len(contents) == 1 and isinstance(contents[0], str) else contents
+def _ask(wire: list[pai.ModelMessage], parts: Sequence[pai.ModelRequestPart]) -> None:
+    """Add to the request at the end, or begin one."""
+    from pydantic_ai import messages as pai
+
+    if wire and isinstance(wire[-1], pai.ModelRequest):
+        parts = [*wire.pop().parts, *parts]
+    wire.append(pai.ModelRequest(parts=parts))
 
 
-def _file(part: ModelPart) -> Any:
-    """Return a file's bytes; where it is no data URL or broken, a line that says so."""
-    from pydantic_ai.messages import BinaryContent, DocumentUrl, ImageUrl
+def _answer(
+    wire: list[pai.ModelMessage], part: ModelPart, protocol: str, *, is_first: bool
+) -> None:
+    """Add a part to the answer at the end, or begin one; a call's result follows its answer.
 
-    url, mime = part.url or "", part.mime or "application/octet-stream"
-    if url.startswith("data:"):
-        data = parse_data_url(url)
-        if data is None:
-            return f"[Attached {mime}: {part.text or 'file'}, which could not be read]"
-        return BinaryContent(data=data, media_type=mime)
-    if url.startswith("https://"):
-        return ImageUrl(url=url) if mime.startswith("image/") else DocumentUrl(url=url)
-    return f"[Attached {mime}: {part.text or 'file'}]"
+    Words after a call begin a new answer: a message of several steps (old recordings) had its
+    results in between. So does a call that is the first part of its message.
+    """
+    from pydantic_ai import messages as pai
+
+    said = _answer_part(part, protocol)
+    if said is None:
+        return
+    goes_on = part.kind == "tool" and not is_first
+    result = wire.pop() if goes_on and wire and _is_results(wire[-1]) else None
+    if wire and isinstance(wire[-1], pai.ModelResponse):
+        last = wire.pop()
+        wire.append(pai.ModelResponse(parts=[*last.parts, said]))
+    else:
+        wire.append(pai.ModelResponse(parts=[said]))
+    if part.kind == "tool":
+        earlier = [] if result is None else result.parts
+        wire.append(pai.ModelRequest(parts=[*earlier, _result(part)]))
 
 
-def _response_parts(parts: Iterable[ModelPart], provider_name: str) -> list[Any]:
-    from pydantic_ai.messages import TextPart, ToolCallPart
+def _is_results(message: pai.ModelMessage) -> bool:
+    from pydantic_ai import messages as pai
 
-    wired: list[Any] = []
-    for part in parts:
-        if part.kind == "reasoning":
-            wired.append(_thinking(part, provider_name))
-        elif part.kind == "tool":
-            wired.append(
-                ToolCallPart(
-                    tool_name=part.tool or "unknown",
-                    args=part.input if isinstance(part.input, dict) else {},
-                    tool_call_id=part.call_id or part.id,
-                )
+    return isinstance(message, pai.ModelRequest) and all(
+        isinstance(part, pai.ToolReturnPart) for part in message.parts
+    )
+
+
+def _answer_part(part: ModelPart, protocol: str) -> pai.ModelResponsePart | None:
+    from pydantic_ai import messages as pai
+
+    match part.kind:
+        case "reasoning":
+            meta = _reasoning_meta(part, protocol)
+            return None if meta is None else pai.ThinkingPart(content=part.text, **meta)
+        case "tool":
+            given = part.input if isinstance(part.input, dict) else {"value": part.input}
+            return pai.ToolCallPart(
+                tool_name=_name(part.tool or "unknown"),
+                args=given,
+                tool_call_id=_call_id(part),
+                **_meta(part.metadata, ("id", "provider_name", "provider_details")),
             )
-        elif part.text:
-            wired.append(TextPart(content=part.text))
-    return wired or [TextPart(content="")]
+        case _ if part.text:
+            kept = ("id", "provider_name", "provider_details")
+            return pai.TextPart(content=part.text, **_meta(part.metadata, kept))
+        case _:
+            return None
 
 
-def _result(part: ModelPart) -> Any:
-    from pydantic_ai.messages import ToolReturnPart
+def _result(part: ModelPart) -> pai.ToolReturnPart[Any]:
+    from pydantic_ai import messages as pai
 
-    return ToolReturnPart(
-        tool_name=part.tool or "unknown",
+    return pai.ToolReturnPart(
+        tool_name=_name(part.tool or "unknown"),
         content=part.text,
-        tool_call_id=part.call_id or part.id,
+        tool_call_id=_call_id(part),
         outcome="failed" if part.is_error else "success",
     )
 
 
-def _thinking(part: ModelPart, provider_name: str) -> Any:
-    from pydantic_ai.messages import ThinkingPart
-
-    known = next((one for one in (part.metadata or {}).values() if isinstance(one, dict)), {})
-    signature = known.get("signature") or known.get("reasoningEncryptedContent")
-    redacted = known.get("redactedData")
-    return ThinkingPart(
-        content=part.text,
-        id="redacted_thinking" if redacted else _thinking_id(known, signature),
-        signature=redacted or signature,
-        provider_name=provider_name,
-        provider_details=known.get("details"),
-    )
+def _name(text: str) -> str:
+    return _NOT_IN_A_NAME.sub("_", text)[:_NAME_CHARS] or "_"
 
 
-def _thinking_id(known: dict[str, Any], signature: object) -> str | None:
-    """Return a reasoning's id; without one or a signature it came in a chat completion's field."""
-    found = known.get("itemId") or known.get("field")
-    if found is None and signature is None:
-        return _REASONING_FIELD
-    return None if found is None else str(found)
+def _call_id(part: ModelPart) -> str:
+    return _name(part.call_id or part.id)
 
 
-def reasoning_metadata(part: Any) -> dict[str, Any] | None:
-    """Return what has to be stored with a thinking part of pydantic-ai; None for nothing."""
-    known: dict[str, Any] = {}
-    if part.id == "redacted_thinking":
-        known["redactedData"] = part.signature
-    elif str(part.id or "").startswith("rs_"):
-        known["itemId"] = part.id
-        known["reasoningEncryptedContent"] = part.signature
-    else:
-        known["field"] = part.id
-        known["signature"] = part.signature
-    known["details"] = part.provider_details
-    known = {name: value for name, value in known.items() if value is not None}
-    if known == {"field": _REASONING_FIELD} or not known:
+def _reasoning_meta(part: ModelPart, protocol: str) -> dict[str, Any] | None:
+    """Return what makes reasoning acceptable to the model that wrote it; None to leave it out.
+
+    Reasoning that was cut before its signature arrived would go back as words between tags, which
+    teaches a model to write such tags.
+    """
+    meta = _meta(part.metadata, ("id", "signature", "provider_name", "provider_details"))
+    meta = meta or _family_meta(part.metadata)
+    if protocol == "chat":
+        meta.setdefault("id", _CHAT_FIELD)
+        meta.setdefault("provider_name", "openai")
+        return meta if part.text else None
+    if protocol == "responses":
+        return meta if meta.get("id") else None
+    return meta if meta.get("signature") else None
+
+
+def _meta(metadata: dict[str, Any] | None, names: Iterable[str]) -> dict[str, Any]:
+    """Return the facts under these names, as far as they have the right type."""
+    found = {name: (metadata or {}).get(name) for name in names}
+    kinds: dict[str, type] = {"provider_details": dict}
+    return {
+        name: value
+        for name, value in found.items()
+        if value and isinstance(value, kinds.get(name, str))
+    }
+
+
+def _family_meta(metadata: dict[str, Any] | None) -> dict[str, Any]:
+    """Read what opencode stores with reasoning, so that an imported session can go on."""
+    for provider, facts in (metadata or {}).items():
+        if provider not in {"anthropic", "openai"} or not isinstance(facts, dict):
+            continue
+        signature = facts.get("signature") or facts.get("reasoningEncryptedContent")
+        read = {"id": facts.get("itemId"), "signature": signature, "provider_name": provider}
+        return {name: value for name, value in read.items() if value and isinstance(value, str)}
+    return {}
+
+
+# --------------------------------------------------------------------------------- what users say
+
+
+def _user_prompt(parts: Sequence[ModelPart]) -> pai.UserPromptPart:
+    """Return one prompt: plain text if there is only text, since some servers take no lists."""
+    from pydantic_ai import messages as pai
+
+    content = [_file(part) if part.kind == "file" else part.text for part in parts]
+    texts = [item for item in content if isinstance(item, str)]
+    if len(texts) == len(content):
+        return pai.UserPromptPart(content="\n\n".join(texts))
+    return pai.UserPromptPart(content=content)
+
+
+def _file(part: ModelPart) -> str | pai.BinaryContent | pai.ImageUrl:
+    """Return a file as the provider can take it; else a line that says what it is."""
+    from pydantic_ai import messages as pai
+
+    mime, url = part.mime or "", part.url or ""
+    is_image = mime.startswith("image/")
+    if is_image and url.startswith(("http://", "https://")):
+        return pai.ImageUrl(url=url, media_type=mime)
+    data = _bytes_of(url)
+    if data is not None and (is_image or mime == "application/pdf"):
+        return pai.BinaryContent(data=data, media_type=mime)
+    if data is not None and mime.startswith("text/"):
+        return data.decode("utf-8", "replace")
+    return f"[Attached {mime}: {part.text or 'file'}]"
+
+
+def _bytes_of(url: str) -> bytes | None:
+    """Return what a data: URL holds; None for any other, or a damaged one."""
+    head = _DATA_URL.match(url)
+    if head is None:
         return None
-    return {part.provider_name or "provider": known}
-
-
-def tool_definitions(specs: Iterable[ToolSpec]) -> list[Any]:
-    """Return pydantic-ai's definitions of the tools."""
-    from pydantic_ai.tools import ToolDefinition
-
-    return [
-        ToolDefinition(
-            name=spec.name, description=spec.description, parameters_json_schema=spec.schema
-        )
-        for spec in specs
-    ]
+    data = unquote_to_bytes(url[head.end() :])
+    if head.group(3) is None:
+        return data
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
@@ -10,12 +10,12 @@ import msgspec
 
 from forge_nb.errors import UsageError
 from forge_nb.messages.parts import ModelRef
+from forge_nb.providers.live import ENDPOINTS, LiveProvider
 from forge_nb.providers.recorder import Recorder
 from forge_nb.providers.scripted import ScriptedProvider
 from forge_nb.providers.scripts import make_script
 from forge_nb.providers.tape import TapeProvider
 from forge_nb.providers.tape_specs import recording_of, replay_of
-from forge_nb.providers.vendors import APIS, live_provider, model_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,15 +43,11 @@ def _record(model: str) -> Provider:
     return Recorder(provider, path, ref=ref)
 
 
-def _live(name: str) -> Callable[[str], Provider]:
-    return functools.partial(live_provider, name)
-
-
 _FACTORIES: dict[str, Callable[[str], Provider]] = {
     "scripted": _scripted,
     "tape": _tape,
     "record": _record,
-    **{name: _live(name) for name in APIS},
+    **{name: partial(LiveProvider, name) for name in ENDPOINTS},
 }
 
 
@@ -79,7 +75,7 @@ def resolve_model(spec: str) -> tuple[Provider, ModelRef]:
     Raises
     ------
     UsageError
-        When there is no such provider or model.
+        When there is no such provider or model, or its key or library is missing.
 
     Examples
     --------
@@ -90,7 +86,8 @@ def resolve_model(spec: str) -> tuple[Provider, ModelRef]:
     if not colon or not model or name not in _FACTORIES:
         msg = f"{spec!r} is no model; write PROVIDER:MODEL with one of {sorted(_FACTORIES)}"
         raise UsageError(msg, spec=spec)
+    # A server's address is no part of a model's name; a script's options are what tells it apart.
+    known = model.partition("?")[0] if name in ENDPOINTS else model
     provider = _FACTORIES[name](model)
-    known = model_name(model) if name in APIS else model  # a script's options are part of its name
-    ref = getattr(provider, "ref", None)  # of the model that is recorded
-    return provider, ref or ModelRef(provider_id=name, model_id=known)
+    recorded: ModelRef | None = getattr(provider, "ref", None)
+    return provider, recorded or ModelRef(provider_id=name, model_id=known)

@@ -11,7 +11,8 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
@@ -23,7 +24,6 @@ from forge_nb.tools.truncate import truncate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 __all__ = ["Tool", "ToolContext", "ToolOutput", "ToolRegistry", "tool"]
 
@@ -45,6 +45,10 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Set when the run is being stopped."""
     progress: Callable[..., None]
     """``progress(title=…, metadata=…)`` shows where the tool is."""
+    ask: Callable[..., Awaitable[None]]
+    """``await ask(permission, patterns, always=…, metadata=…)`` returns with leave, else raises."""
+    workspace: Path | None = None
+    """Folder that the session works in."""
 
 
 class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,12 +70,20 @@ class Tool:
         The function; its hints give the input's schema.
     name, description
         As the model sees them; the function's own by default.
+    permission
+        What a call needs leave for, ``edit`` or a name of your own; None for nothing.
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, name: str | None = None, description: str = ""
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str = "",
+        permission: str | None = None,
     ) -> None:
         self.function = function
+        self.permission = permission
         self.name = name or function.__name__
         self.description = description or inspect.getdoc(function) or ""
         self.takes_context = _takes_context(function)
@@ -126,13 +138,20 @@ def tool(function: Callable[..., Any], /) -> Tool: ...
 
 
 @overload
-def tool(*, name: str | None = None, description: str = "") -> Callable[..., Tool]: ...
+def tool(
+    *, name: str | None = None, description: str = "", permission: str | None = None
+) -> Callable[..., Tool]: ...
 
 
 def tool(
-    function: Callable[..., Any] | None = None, /, *, name: str | None = None, description: str = ""
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str = "",
+    permission: str | None = None,
 ) -> Tool | Callable[..., Tool]:
-    """Make a function a tool, bare or with a name.
+    """Make a function a tool, bare or with a name, or with a permission that a call needs.
 
     Examples
     --------
@@ -144,8 +163,8 @@ def tool(
     ('add', 3)
     """
     if function is None:
-        return functools.partial(Tool, name=name, description=description)
-    return Tool(function, name=name, description=description)
+        return functools.partial(Tool, name=name, description=description, permission=permission)
+    return Tool(function, name=name, description=description, permission=permission)
 
 
 class ToolRegistry:
@@ -208,6 +227,10 @@ class ToolRegistry:
         """
         found = self.get(name)
         arguments = found.validate(given)
+        if found.permission is not None:
+            shown = json.dumps(given, ensure_ascii=False, default=str)
+            pattern = f"{found.name} {shown}"
+            await context.ask(found.permission, (pattern,), always=(f"{found.name} *",))
         if found.takes_context:
             arguments[_CONTEXT] = context
         try:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["difference", "event_row", "normal_request", "normal_rows"]
 
 _PATH = re.compile(r"(?:/[\w.-]+)+/([\w.-]+)")
+_BLANK_LINES = re.compile(r"\n\s*\n")
 _CHILD = re.compile(r"ses_[0-9A-Za-z]+")
 
 
@@ -235,7 +236,8 @@ def normal_request(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
         if "id" in piece:
             piece["id"] = calls.setdefault(piece["id"] or "", f"call {len(calls) + 1}")
         if "text" in piece:
-            piece["text"] = _CHILD.sub("a session", piece["text"])
+            joined = _BLANK_LINES.sub("\n", piece["text"])  # where texts meet, clients differ
+            piece["text"] = _CHILD.sub("a session", joined)
     return [_without_paths(piece) for piece in said]
 
 

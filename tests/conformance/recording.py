@@ -64,6 +64,8 @@ class Recording(msgspec.Struct, kw_only=True):
     """In the order of their creation."""
     events: dict[str, list[tuple[str, dict[str, Any]]]]
     """Durable events of each session, in order: type and data."""
+    asked: dict[str, dict[str, Any]]
+    """What calls asked leave for, by the call's id."""
     deltas: dict[str, dict[str, str]]
     """Joined deltas of each session's parts, in the order of their first."""
     config: dict[str, Any]
@@ -83,6 +85,7 @@ def read_recording(folder: Path, scratch: Path) -> Recording:
         calls=[_call(line) for line in _lines(folder / "calls.jsonl.gz")],
         sessions=rows_of(database, scratch / "recorded.db"),
         events=_events(database),
+        asked=_asked(folder / "events.jsonl.gz"),
         deltas=_deltas(folder / "events.jsonl.gz"),
         config=json.loads((folder / "config.json").read_text("utf-8")),
     )
@@ -138,3 +141,9 @@ def _deltas(path: Path) -> dict[str, dict[str, str]]:
             parts = joined.setdefault(facts["sessionID"], {})
             parts[facts["partID"]] = parts.get(facts["partID"], "") + facts["delta"]
     return joined
+
+
+def _asked(path: Path) -> dict[str, dict[str, Any]]:
+    asked = (line["data"] for line in _lines(path))
+    facts = [one["properties"] for one in asked if one.get("type") == "permission.asked"]
+    return {one["tool"]["callID"]: one for one in facts if one.get("tool")}

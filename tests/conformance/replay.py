@@ -19,13 +19,13 @@ from forge_nb.messages.message import AssistantMessage
 from forge_nb.messages.usage import ModelLimits, UnitPrices
 from forge_nb.providers.live import LiveProvider
 from forge_nb.providers.registry import register_provider
-from forge_nb.providers.vendors import wire_model
 from forge_nb.settings import PARITY
 from forge_nb.workbench import Workbench
 from tests.conformance.recording import SessionRows
 from tests.conformance.stand_ins import RecordedChanges, Workspace, recorded_tools
 from tests.helpers import wait_for
-from tests.wire.server import Reply, Served, WireServer
+from tests.wire.replies import Refusal, recorded
+from tests.wire.server import WireServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from forge_nb.inputs import Input
     from forge_nb.settings import Settings
     from tests.conformance.recording import Call, Recording, Request
+    from tests.wire.replies import Reply
+    from tests.wire.server import WireRequest
 
 __all__ = ["Replayed", "UnsupportedRequestError", "replay"]
 
+_PRICES = ("input", "output", "cache_read", "cache_write")
 TITLE_REQUEST = "Generate a title for this conversation:"
 WAIT_S = 20.0
 
@@ -78,8 +81,8 @@ async def replay(recording: Recording, scratch: Path) -> Replayed:
             ) as wb,
             wb.bus.subscribe(max_queue=1_000_000) as subscription,
         ):
-            wb._tools = recorded_tools(recording)
-            wb._snapshots = RecordedChanges(recording)
+            wb._setups.tools = recorded_tools(recording)
+            wb._setups.snapshots = RecordedChanges(recording)
             watch = _Watch(subscription)
             driver = _Driver(recording, wb, server=server, watch=watch, scratch=scratch)
             await driver.run()
@@ -98,8 +101,8 @@ class _Script:
         self.sent: list[list[dict[str, Any]]] = []
         self.titles_asked = 0
 
-    def reply(self, served: Served) -> Reply:
-        messages = served.json["messages"]
+    def reply(self, served: WireRequest) -> Reply:
+        messages = served.body["messages"]
         if TITLE_REQUEST in json.dumps(messages[-2:]):
             self.titles_asked += 1
             return _reply(self.titles.pop(0)) if self.titles else _out_of_calls()
@@ -107,61 +110,48 @@ class _Script:
         return _reply(self.calls.pop(0)) if self.calls else _out_of_calls()
 
 
-def _out_of_calls() -> Reply:
-    body = json.dumps({"error": {"message": "the recording has no further call"}})
-    return Reply(status=400, body=body)
+def _out_of_calls() -> Refusal:
+    return Refusal(status=400, body={"error": {"message": "the recording has no further call"}})
 
 
 def _reply(call: Call) -> Reply:
-    recorded = call.reply
-    if recorded["kind"] == "error":
-        return Reply(
-            status=recorded["status"],
-            headers=recorded.get("headers") or {},
-            body=json.dumps(recorded["body"]),
-        )
-    is_anthropic = recorded["kind"] == "anthropic"
-    chunks = recorded["chunks"]
-    return Reply(
-        chunks=[chunk[1] for chunk in chunks] if is_anthropic else chunks,
-        named=is_anthropic,
-        done=not is_anthropic,
-        drop_after=recorded.get("drop_after"),
-        hold_after=recorded.get("hang_after"),
-    )
+    """Return a recorded reply, sent at once: its pace is not what is compared."""
+    reply = {name: value for name, value in call.reply.items() if name != "delay"}
+    return recorded(reply)
 
 
 def _register(config: dict[str, Any], server: WireServer) -> None:
     for name, provider in config["provider"].items():
-        is_anthropic = "anthropic" in provider["npm"]
-        protocol = "anthropic" if is_anthropic else "chat"
-        url = server.root_url if is_anthropic else server.base_url
-        register_provider(name, _factory(name, protocol, url, provider["models"]))
+        endpoint = "anthropic" if "anthropic" in provider["npm"] else "openai-compatible"
+        register_provider(name, _factory(name, endpoint, server.base_url, provider["models"]))
 
 
-def _factory(name: str, protocol: str, url: str, models: dict[str, Any]) -> Any:
-    def limits(model: str) -> ModelLimits:
-        known = models.get(model, {}).get("limit", {})
+def _factory(name: str, endpoint: str, url: str, models: dict[str, Any]) -> Any:
+    return lambda model: _Provider(
+        name, f"{endpoint}:{model}?base_url={url}", models.get(model, {})
+    )
+
+
+class _Provider(LiveProvider):
+    """A provider of a recording's configuration: its own name, limits and prices."""
+
+    def __init__(self, name: str, spec: str, facts: dict[str, Any]) -> None:
+        endpoint, _, model = spec.partition(":")
+        super().__init__(endpoint, model)
+        self.id = name
+        self._facts = facts
+
+    def limits(self, model_id: str) -> ModelLimits:
+        del model_id
+        known = self._facts.get("limit", {})
         return ModelLimits(
             context=known.get("context"), input=known.get("input"), output=known.get("output")
         )
 
-    def prices(model: str) -> UnitPrices:
-        cost = models.get(model, {}).get("cost", {})
-        return UnitPrices(
-            input=cost.get("input", 0),
-            output=cost.get("output", 0),
-            cache_read=cost.get("cache_read", 0),
-            cache_write=cost.get("cache_write", 0),
-        )
-
-    provider = LiveProvider(
-        name,
-        lambda model: wire_model(protocol, model, base_url=url, api_key="k"),
-        limits=limits,
-        prices=prices,
-    )
-    return lambda _model: provider
+    def prices(self, model_id: str) -> UnitPrices:
+        del model_id
+        cost = self._facts.get("cost", {})
+        return UnitPrices(**{name: cost.get(name, 0) for name in _PRICES})
 
 
 def _spec(name: str) -> str:
@@ -173,6 +163,7 @@ def _settings(config: dict[str, Any]) -> Settings:
     small = config.get("small_model")
     return msgspec.structs.replace(
         PARITY,
+        asks=True,
         small_model=_spec(small) if small else None,
         auto_compact=own.get("auto", True),
         prune=own.get("prune", False),
@@ -258,15 +249,34 @@ class _Driver:
 
     async def _do(self, request: Request) -> None:
         words = request.words
-        if request.method == "GET" or words[:1] == ["permission"]:
+        if request.method == "GET":
+            return
+        if words[:1] == ["permission"]:
+            await self._answer(request.body)
             return
         if request.method == "POST" and words == ["session"]:
-            self._by_recorded[next(self._roots)] = self._wb.session()
+            conversation = self._wb.session()
+            self._by_recorded[next(self._roots)] = conversation
+            if rules := (request.body or {}).get("permission"):
+                info = self._wb.store.session(conversation.id).info
+                info = msgspec.structs.replace(info, permission=rules)
+                await self._wb.writer(conversation.id).update_session(info)
             return
         known = words[:1] == ["session"] and len(words) == 3 and request.method == "POST"
         if not known or words[1] not in self._by_recorded:
             raise UnsupportedRequestError(f"{request.method} {request.path}")
         await self._on_session(self._by_recorded[words[1]], words[2], request.body or {})
+
+    async def _answer(self, body: dict[str, Any]) -> None:
+        """Answer what waits longest, wherever it waits."""
+        everybody = list(self._by_recorded.values())
+
+        def waiting() -> list[Conversation]:
+            return [one for one in everybody if one.permissions.pending]
+
+        await wait_for(lambda: bool(waiting()), timeout_s=WAIT_S)
+        permissions = waiting()[0].permissions
+        permissions.reply(permissions.pending[0].id, body["reply"], body.get("message"))
 
     async def _on_session(self, conversation: Conversation, what: str, body: Any) -> None:
         match what:

@@ -45,6 +45,7 @@ class RecordedTool(Tool):
             for part in item.parts
             if isinstance(part, ToolPart)
         }
+        self._asked = recording.asked
         self._progress = _progress_of(recording)
         self._aborts = [
             request.time_s * 1000
@@ -65,6 +66,9 @@ class RecordedTool(Tool):
             msg = f"no state was recorded for call {context.call_id!r} of {given!r}"
             raise ToolError(msg)
         state = part.state
+        asked = self._asked.get(context.call_id)
+        if asked is not None:
+            await context.ask(asked["permission"], asked["patterns"], always=asked["always"])
         for known in self._progress.get(part.id, ()):
             context.progress(title=known.get("title"), metadata=known.get("metadata"))
             await asyncio.sleep(0)

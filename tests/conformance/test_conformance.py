@@ -19,6 +19,7 @@ import pytest
 from tests.conformance.normal import difference, event_row, normal_request, normal_rows
 from tests.conformance.recording import Recording, read_recording
 from tests.conformance.replay import Replayed, UnsupportedRequestError, replay
+from tests.live import set_keys
 
 pytest.importorskip("pydantic_ai", reason="the extra `models` is not installed")
 
@@ -67,7 +68,10 @@ def _request(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.each_case("recorded/*/calls.jsonl.gz")
-async def test_a_recorded_run_is_done_again(case: Path, tmp_path: Path) -> None:
+async def test_a_recorded_run_is_done_again(
+    case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_keys(monkeypatch)
     recording = read_recording(case.parent, tmp_path)
     turns = sum(
         any(part.__class__.__name__ == "StepFinishPart" for part in item.parts)
