@@ -330,13 +330,12 @@ def test_other_settings_take_over_at_a_fork(path: Path) -> None:
     with opened(forge.record(path, model="scripted:tour")) as wb:
         prompted(wb, "Why does it fail?")
     other = saying(text("It is the locale."))
-    with fork_of(path, 2, then="saying:m") as wb:
-        conversation = wb.session("t")
-        setup = conversation.setup
-        assert isinstance(setup.provider, TapeProvider)
-        setup.provider.on_fork = lambda: setattr(setup, "settings", Settings(system=("brief",)))
-        asyncio.run(conversation.prompt("Why does it fail?"))
-        assert len(conversation.messages()) == 4
+    store = path.parent / "forked.db"
+    with Workbench(store, model=forge.replay(path, fork_at=2)) as wb:
+        asyncio.run(wb.session("t").prompt("Why does it fail?"))
+    with Workbench(store, model="saying:m", settings=Settings(system=("brief",))) as wb:
+        assert asyncio.run(wb.session("t").prompt("Go on.")).text == "It is the locale."
+        assert [failure for failure in wb.verify() if failure.level == "failure"] == []
     assert other.requests[0].system == ["brief"]
 
 

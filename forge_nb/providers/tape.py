@@ -21,7 +21,7 @@ from forge_nb.providers.tape_requests import asked_of, first_difference, key_of
 from forge_nb.providers.tape_rows import read_tape
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     from forge_nb.messages.parts import ModelRef
     from forge_nb.messages.render import ToolSpec
@@ -59,7 +59,7 @@ class TapeProvider:
         Number of a turn, from 0 over all calls on the tape: it and those behind it are not played.
     then
         Provider and model that answer from there on. None stops the run at the fork as an abort
-        does; the next prompt goes on from there, whatever model it asks.
+        does; the next prompt goes on from there, with whatever model and settings it has.
 
     Raises
     ------
@@ -97,8 +97,6 @@ class TapeProvider:
         """Tools that the recorded model was told of; it is told of them again."""
         self.tool_source = self._tool_rows if is_recorded else None
         """Gives what became of a recorded call, or None to run it."""
-        self.on_fork: Callable[[], None] | None = None
-        """Called once, when the last turn before the fork is played: to change settings there."""
         self._match = match
         self._speed = speed
         self._fork_at = fork_at
@@ -133,13 +131,6 @@ class TapeProvider:
         async with aclosing(played) as events:
             async for event in events:
                 yield event
-                if isinstance(event, StepFinish):
-                    self._tell_of_fork()
-
-    def _tell_of_fork(self) -> None:
-        if self._fork_at is not None and self._is_past_fork() and self.on_fork is not None:
-            tell, self.on_fork = self.on_fork, None
-            tell()
 
     async def _play(self, turn: TapeTurn) -> AsyncGenerator[StreamEvent, None]:
         self._unused.remove(turn)

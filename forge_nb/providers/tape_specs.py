@@ -80,7 +80,8 @@ def replay(  # every option of a tape in one place
     fork_at
         The first turn that is not played, from 0 over all calls on the tape.
     then
-        Who answers from there on, as ``provider:model``; None stops the run there.
+        Who answers from there on, as ``provider:model``; None stops the run there as an abort
+        does, and the next prompt goes on with whatever model and settings it has.
 
     Examples
     --------
