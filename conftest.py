@@ -21,6 +21,15 @@ ROOT = Path(__file__).parent
 LEFT_BEHIND = shutil.ignore_patterns("*.db", "*.db-*", ".ipynb_checkpoints", "__pycache__")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the conformance tests run on other recordings than the usual ones."""
+    parser.addoption(
+        "--cases",
+        metavar="DIR",
+        help="folder of recorded runs for tests/conformance, each in a folder of its own",
+    )
+
+
 class NotebookFile(IPyNbFile):
     """A notebook whose kernel runs in a fresh copy of the notebook's folder.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from forge_nb.compaction.strategies import compact
 from forge_nb.errors import NotFoundError, SessionBusyError, UsageError
+from forge_nb.fork import fork_events, undo_events
 from forge_nb.inputs import Input
 from forge_nb.messages.steps import message_of_step
 from forge_nb.messages.usage import usable_tokens
@@ -186,6 +187,55 @@ class Conversation:
                 self.id, lambda: compact_and_go_on(writer, setup), wait=wait
             )
         return result
+
+    def fork(self, at: int | str | None = None) -> Conversation:
+        """Return a new session with this one's history; what was paid here is counted here only.
+
+        Parameters
+        ----------
+        at
+            A step number, or the id of a message: the first that is not copied. None copies all.
+        """
+        messages = self.messages()
+        message_id = message_of_step(messages, at) if isinstance(at, int) else at
+        store = self.workbench.store
+        writer = self.workbench.writer(self.id)
+        session_id, events = fork_events(
+            writer.stored().info,
+            messages,
+            store.usage(self.id),
+            at=message_id,
+            new_id=writer.new_id,
+            now_ms=writer.clock(),
+        )
+        self.workbench.apply(events)
+        return Conversation(self.workbench, session_id, model=self.model, agent=self.agent)
+
+    def undo(self, to: str | None = None) -> int:
+        """Take a question back with everything after it; return how many messages went.
+
+        What it cost stays counted, and files stay as they are.
+
+        Parameters
+        ----------
+        to
+            Id of the question; None for the last one.
+
+        Raises
+        ------
+        SessionBusyError
+            While the session runs.
+        UsageError
+            When something imported would go; fork there instead.
+        """
+        owner = self.workbench.runner_of(self.id)
+        if owner is not None:
+            msg = f"session {self.id!r} is run by {owner!r}; abort it before taking anything back"
+            raise SessionBusyError(msg, owner=owner)
+        imported = self.workbench.store.imported_ids(self.id)
+        events = undo_events(self.messages(), to, imported=imported)
+        self.workbench.apply(events)
+        return len(events)
 
     def abort(self) -> bool:
         """Stop the run; whatever was said so far is kept. Returns whether anything ran."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from forge_nb.messages.parts import Part
     from forge_nb.store.base import Store
 
-__all__ = ["RecoveryReport", "recover", "repairs"]
+__all__ = ["RecoveryReport", "closed_part", "recover", "repairs"]
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ def repairs(item: MessageWithParts, *, now_ms: int) -> list[SyncEvent]:
     if not isinstance(message, AssistantMessage):
         return []
     events: list[SyncEvent] = [
-        PartUpdated(part=_closed(part, now_ms)) for part in item.parts if is_open(part)
+        PartUpdated(part=closed_part(part, now_ms)) for part in item.parts if is_open(part)
     ]
     if message.time.completed is None:
         time = msgspec.structs.replace(message.time, completed=now_ms)
@@ -98,7 +98,8 @@ def repairs(item: MessageWithParts, *, now_ms: int) -> list[SyncEvent]:
     return events
 
 
-def _closed(part: Part, now_ms: int) -> Part:
+def closed_part(part: Part, now_ms: int) -> Part:
+    """Return an open part as an interruption leaves it: closed, with what it holds."""
     match part:
         case TextPart() | ReasoningPart() if part.time is not None:
             span = Span(start=part.time.start, end=now_ms)

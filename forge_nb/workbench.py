@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from forge_nb.analysis.mirror import Mirror
     from forge_nb.clock import Clock
     from forge_nb.compaction.base import RunSetup
+    from forge_nb.events import SyncEvent
     from forge_nb.exchange.report import ImportReport
     from forge_nb.messages.message import MessageWithParts
     from forge_nb.messages.parts import ModelRef
@@ -185,9 +186,23 @@ class Workbench:
             model=_session_model(spec) if spec else None,
             time=SessionTime(created=now, updated=now),
         )
-        for event in self.store.apply([SessionUpdated(info=info)]).result():
-            self.bus.publish(event)
+        self.apply([SessionUpdated(info=info)])
         return info.id
+
+    def apply(self, events: Sequence[SyncEvent]) -> None:
+        """Store events in one transaction, then tell whoever listens."""
+        for event in self.store.apply(events).result():
+            self.bus.publish(event)
+
+    def runner_of(self, session_id: str) -> str | None:
+        """Return who runs a session, here or elsewhere; None when nobody does."""
+        task = self.runners.get(session_id)
+        if task is not None and not task.done():
+            return self._owner
+        owner = self.take_lease(session_id)
+        if owner is None:
+            self.store.release_lease(session_id, self._owner)
+        return owner
 
     def conversations(self) -> list[Conversation]:
         """Return every session, newest first."""

@@ -44,8 +44,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(scope="session")
-def cases() -> Path:
+def cases(request: pytest.FixtureRequest) -> Path:
     """The folder of recorded cases; without it a test is skipped, or fails if it is required."""
+    elsewhere = request.config.getoption("cases", default=None)
+    if elsewhere is not None:
+        return Path(elsewhere)
     if not CASES.is_dir():
         reason = f"no recorded cases at {CASES}; set FORGE_CASES to the folder that holds them"
         if CASES_REQUIRED:
@@ -68,8 +71,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("each_case")
     if marker is None:
         return
-    found = sorted(CASES.glob(marker.args[0]))
-    names = [path.relative_to(CASES).as_posix() for path in found]
+    folder, pattern = CASES, marker.args[0]
+    elsewhere = metafunc.config.getoption("cases", default=None)
+    if elsewhere is not None and "elsewhere" in marker.kwargs:
+        folder, pattern = Path(elsewhere), marker.kwargs["elsewhere"]
+    found = sorted(folder.glob(pattern))
+    names = [path.relative_to(folder).as_posix() for path in found]
     metafunc.parametrize("case", found or [None], ids=names or ["absent"], indirect=True)
 
 

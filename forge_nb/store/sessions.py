@@ -18,7 +18,7 @@ ORIGIN = ("origin_format", "origin_hash", "origin_id")
 """Columns that say where a row comes from."""
 
 SUMS = (*schema.TYPED_TOKENS, "cost_usd", "cost_recorded_usd")
-"""Columns of a session that are sums over its usage."""
+"""Columns of a session that are sums over its usage, copies in a fork left out."""
 
 _table = schema.session
 
@@ -122,6 +122,8 @@ class SessionState:
         if not is_new:
             self._must_add_up = True
             return
+        if values["origin_id"] is not None:
+            return  # a fork's copy: the call is counted where it was made
         for name in SUMS:
             if values[name] is not None:
                 self._sums[name] = (self._sums[name] or 0) + values[name]
@@ -131,7 +133,9 @@ class SessionState:
         if self._must_add_up:
             usage = schema.usage
             sums = sa.select(*(sa.func.sum(usage.c[name]).label(name) for name in SUMS)).where(
-                usage.c.tenant_id == self._tenant, usage.c.session_id == self.id
+                usage.c.tenant_id == self._tenant,
+                usage.c.session_id == self.id,
+                usage.c.origin_id.is_(None),
             )
             self._sums = dict(connection.execute(sums).mappings().one())
         values = {

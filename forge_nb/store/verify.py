@@ -164,7 +164,8 @@ def _check_closed(rows: _Rows) -> Iterator[Finding]:
 
 def _check_sums(rows: _Rows) -> Iterator[Finding]:
     for name in _SUMS:
-        known = [value for row in rows.usage if (value := getattr(row, name)) is not None]
+        own = (row for row in rows.usage if row.origin_id is None)
+        known = [value for row in own if (value := getattr(row, name)) is not None]
         total, stored = (sum(known) if known else None), getattr(rows.session, name)
         if not _equal(total, stored):
             detail = f"{name} is {stored!r} in the session's row, its usage adds up to {total!r}"

@@ -67,7 +67,7 @@ def _request(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"what": "summary request"}] if is_summary else said
 
 
-@pytest.mark.each_case("recorded/*/calls.jsonl.gz")
+@pytest.mark.each_case("recorded/*/calls.jsonl.gz", elsewhere="*/calls.jsonl.gz")
 async def test_a_recorded_run_is_done_again(
     case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
