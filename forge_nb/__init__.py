@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from forge_nb.conversation import Conversation
     from forge_nb.errors import ForgeError
     from forge_nb.magics import load_ipython_extension, unload_ipython_extension
+    from forge_nb.providers.tape_specs import record, replay
     from forge_nb.settings import Settings
     from forge_nb.tools.registry import tool
     from forge_nb.workbench import Workbench
@@ -27,6 +28,8 @@ __all__ = [
     "Workbench",
     "load_ipython_extension",
     "open",
+    "record",
+    "replay",
     "tool",
     "unload_ipython_extension",
 ]
@@ -39,6 +42,8 @@ _HOMES = {
     "Workbench": ("forge_nb.workbench", "Workbench"),
     "load_ipython_extension": ("forge_nb.magics", "load_ipython_extension"),
     "open": ("forge_nb.workbench", "Workbench"),
+    "record": ("forge_nb.providers.tape_specs", "record"),
+    "replay": ("forge_nb.providers.tape_specs", "replay"),
     "tool": ("forge_nb.tools.registry", "tool"),
     "unload_ipython_extension": ("forge_nb.magics", "unload_ipython_extension"),
 }

@@ -39,7 +39,7 @@ from forge_nb.prompts import ask_to_go_on
 from forge_nb.requests import is_final_answer, last_question, turn_request
 from forge_nb.structured import STRUCTURED_SYSTEM, answer_tool_of
 from forge_nb.subtasks import open_order, run_subtask
-from forge_nb.titles import TitleTask, needs_title
+from forge_nb.titles import TitleTask, is_untitled, needs_title
 from forge_nb.tools.environment import Environment
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class _Run:
         self._calls: tuple[str, tuple[str, ...]] = ("", ())  # of which question, and its calls
         self._unanswered = 0  # answers of a structured turn that were none
         self._title: TitleTask | None = None
+        self._seen: tuple[int, list[MessageWithParts]] | None = None
         self.aborted = False
         self._limit: str | None = None
         self._given: MessageWithParts | None = None  # what another process had answered
@@ -185,7 +186,11 @@ class _Run:
         return answers[-1] if answers else None
 
     def _visible(self) -> list[MessageWithParts]:
-        return self._session.visible(parity=self._setup.settings.parity)
+        """Return what the model may see; read again only where anything was written since."""
+        seq = self._session.stored().seq
+        if self._seen is None or self._seen[0] != seq:
+            self._seen = seq, self._session.visible(parity=self._setup.settings.parity)
+        return self._seen[1]
 
     def _waiting(self) -> list[MessageWithParts]:
         return self._session.store.prompts(self._session.id, "waiting")
@@ -235,7 +240,8 @@ class _Run:
         session, setup = self._session, self._setup
         if self._title is not None or not setup.settings.title:
             return
-        if needs_title(session.stored().info, session.messages()):
+        info = session.stored().info
+        if is_untitled(info) and needs_title(info, session.messages()):
             self._title = TitleTask(
                 session, *(setup.small or (setup.provider, setup.model)), asked.item
             )

@@ -17,6 +17,7 @@ from forge_nb.tools.environment import Environment
 from forge_nb.tools.permissions import DEFAULT_RULES, Permissions, Rule
 from forge_nb.tools.registry import Tool, ToolRegistry
 from forge_nb.tools.snapshots import GitSnapshots
+from forge_nb.tools.taped import taped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -110,10 +111,11 @@ class Setups:
         own = [*map(Tool, getattr(provider, "tools", ())), *self.tools]
         if self._may_hand_over and stored.info.parent_id is None:
             own.append(task_tool(self._spawn, self._others(chosen)))
+        registry = ToolRegistry(own, keep_outputs=self._files / "outputs").only(chosen.tools)
         return RunSetup(
             provider,
             ref,
-            ToolRegistry(own, keep_outputs=self._files / "outputs").only(chosen.tools),
+            taped(registry, provider),
             self._settings_of(chosen),
             environment=Environment(
                 ask=self.permissions(stored, agent=chosen).ask,

@@ -14,10 +14,12 @@ from forge_nb.messages.stream import StepFinish, StreamError, StreamEvent, TextD
 from forge_nb.providers.base import ModelRequest
 from forge_nb.providers.catalog import limits_for, prices_for
 from forge_nb.providers.extractive import HEADINGS, summarise
+from forge_nb.providers.recorder import Recorder
 from forge_nb.providers.registry import resolve_model
 from forge_nb.providers.scripted import ScriptedProvider
 from forge_nb.providers.scripts import SCRIPTS, make_script
-from forge_nb.providers.tape import Recorder, TapeProvider, request_key
+from forge_nb.providers.tape import TapeProvider
+from forge_nb.providers.tape_requests import request_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,7 +114,7 @@ def test_a_request_that_is_not_on_the_tape_is_refused_in_key_mode(tmp_path: Path
         (b'{"k":"tape","v":9}\n', "version 1"),
         (b'{"k":"tape","v":1}\n{"k":"ev","t":1}\n', "line 2"),
         (
-            b'{"k":"tape","v":1}\n{"k":"turn","key":"a"}\n{"k":"ev","t":1,"e":{"type":"x"}}',
+            b'{"k":"tape","v":1}\n{"k":"turn","key":"a"}\n{"k":"ev","t":1,"e":{"type":"x"}}\n',
             "line 3",
         ),
         (b'{"k":"tape","v":1}\n[1]\n', "line 2"),

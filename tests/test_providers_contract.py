@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from forge_nb.providers.recorder import Recorder
 from forge_nb.providers.scripted import ScriptedProvider
 from forge_nb.providers.scripts import SCRIPTS
-from forge_nb.providers.tape import Recorder, TapeProvider
+from forge_nb.providers.tape import TapeProvider
 from tests.contracts.provider_contract import ProviderContract, asked, drain
 
 if TYPE_CHECKING:

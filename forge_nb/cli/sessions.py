@@ -17,6 +17,7 @@ from forge_nb.errors import NotFoundError, UsageError
 from forge_nb.exchange.export import export_session
 from forge_nb.exchange.load import load
 from forge_nb.providers.registry import resolve_model
+from forge_nb.providers.tape_specs import record
 from forge_nb.store.open import open_store
 from forge_nb.store.verify import verify
 from forge_nb.workbench import Workbench
@@ -185,9 +186,16 @@ def run(
         str | None, typer.Option(help="PROVIDER:MODEL, such as scripted:tour.")
     ] = None,
     session: Annotated[str | None, typer.Option(help="Go on with this session.")] = None,
+    record_to: Annotated[
+        Path | None, typer.Option("--record", help="Tape to record the run on; needs --model.")
+    ] = None,
     db: Db = _DEFAULT_DB,
 ) -> None:
     """Prompt a model, streaming to the terminal."""
+    if record_to is not None:
+        if model is None:
+            fail("which model is recorded? add --model PROVIDER:MODEL")
+        model = record(record_to, model=model)
     if model is not None:
         resolve_model(model)  # a wrong name is told before anything is stored
     elif session is None:

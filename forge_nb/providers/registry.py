@@ -6,12 +6,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+import msgspec
+
 from forge_nb.errors import UsageError
 from forge_nb.messages.parts import ModelRef
 from forge_nb.providers.live import ENDPOINTS, LiveProvider
+from forge_nb.providers.recorder import Recorder
 from forge_nb.providers.scripted import ScriptedProvider
 from forge_nb.providers.scripts import make_script
 from forge_nb.providers.tape import TapeProvider
+from forge_nb.providers.tape_specs import recording_of, replay_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,12 +31,22 @@ def _scripted(model: str) -> Provider:
 
 
 def _tape(model: str) -> Provider:
-    return TapeProvider(model)
+    path, options = replay_of(model)
+    given = msgspec.structs.asdict(options)
+    then = given.pop("then")
+    return TapeProvider(path, **given, then=None if then is None else resolve_model(then))
+
+
+def _record(model: str) -> Provider:
+    path, of = recording_of(model)
+    provider, ref = resolve_model(of)
+    return Recorder(provider, path, ref=ref)
 
 
 _FACTORIES: dict[str, Callable[[str], Provider]] = {
     "scripted": _scripted,
     "tape": _tape,
+    "record": _record,
     **{name: partial(LiveProvider, name) for name in ENDPOINTS},
 }
 
@@ -74,4 +88,6 @@ def resolve_model(spec: str) -> tuple[Provider, ModelRef]:
         raise UsageError(msg, spec=spec)
     # A server's address is no part of a model's name; a script's options are what tells it apart.
     known = model.partition("?")[0] if name in ENDPOINTS else model
-    return _FACTORIES[name](model), ModelRef(provider_id=name, model_id=known)
+    provider = _FACTORIES[name](model)
+    recorded: ModelRef | None = getattr(provider, "ref", None)
+    return provider, recorded or ModelRef(provider_id=name, model_id=known)

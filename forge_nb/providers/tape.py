@@ -1,157 +1,42 @@
-"""Event tapes: a recorded stream as JSON lines, to be played back without the model.
+"""Play an event tape: the answers of a recorded run, without its model.
 
-One file per session. Rows: ``tape`` (version, the model with its window and prices), ``turn``
-(number, key of the request, purpose), ``ev`` (milliseconds since the turn began, the event),
-``end`` (how it ended). The key is the SHA-256 of the request without ids, so that a replay finds
-its answer by what was asked.
+`forge_nb.providers.recorder` writes tapes, `tape_rows` says what is on them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-import time
+import logging
+import math
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from forge_nb.errors import TapeError
-from forge_nb.messages.stream import StepFinish, StreamError, StreamEvent
-from forge_nb.messages.usage import ModelLimits, UnitPrices
+from forge_nb.errors import TapeError, UsageError
+from forge_nb.messages.stream import StepFinish, StreamError, Usage
+from forge_nb.messages.usage import ModelLimits
+from forge_nb.providers.tape_requests import asked_of, first_difference, key_of
+from forge_nb.providers.tape_rows import read_tape
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from forge_nb.messages.parts import ModelRef
+    from forge_nb.messages.render import ToolSpec
+    from forge_nb.messages.stream import StreamEvent
+    from forge_nb.messages.usage import UnitPrices
     from forge_nb.providers.base import ModelRequest, Provider
+    from forge_nb.providers.tape_rows import TapeTurn, ToolEvent
 
-__all__ = ["Recorder", "TapeProvider", "request_key"]
+__all__ = ["TapeMatch", "TapeProvider", "TapeTools"]
 
-TAPE_VERSION = 1
-_KEY_CHARS = 16
-_Match = Literal["auto", "key", "sequence"]
+TapeMatch = Literal["auto", "key", "sequence"]
+TapeTools = Literal["recorded", "run"]
 
-
-class _Turn(msgspec.Struct):
-    key: str
-    events: list[tuple[float, StreamEvent]]
-    how: str | None = None
-    """How it ended; None for a tape that was cut."""
-    is_used: bool = False
-
-
-class _Head(msgspec.Struct):
-    """What the tape says of the model."""
-
-    limits: ModelLimits = ModelLimits()
-    prices: UnitPrices | None = None
-
-
-class _Tape(msgspec.Struct):
-    head: _Head
-    turns: list[_Turn]
-
-
-def request_key(request: ModelRequest) -> str:
-    """Return a short hash of what a request asks; ids of messages, parts and calls left out."""
-    asked = [
-        (message.role, [(part.kind, part.text, part.tool, part.input) for part in message.parts])
-        for message in request.messages
-    ]
-    whole = [request.purpose, request.system, asked, [spec.name for spec in request.tools]]
-    return hashlib.sha256(_encoded(whole)).hexdigest()[:_KEY_CHARS]
-
-
-def _encoded(row: Any) -> bytes:
-    """Write a row; half a character, which no encoder takes, becomes a question mark."""
-    try:
-        return msgspec.json.encode(row)
-    except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(row), ensure_ascii=False).encode("utf-8", "replace")
-
-
-class Recorder:
-    """A provider that passes another's stream on and writes it to a tape.
-
-    Parameters
-    ----------
-    provider
-        Who answers.
-    path
-        The tape; a new file, or one to go on with.
-
-    Raises
-    ------
-    TapeError
-        When there is a file that is no whole tape: nothing is added to it.
-    """
-
-    def __init__(self, provider: Provider, path: str | Path) -> None:
-        self.id = provider.id
-        self.tools = getattr(provider, "tools", ())
-        self._provider = provider
-        self._path = Path(path)
-        self._is_new = not self._path.exists() or not self._path.stat().st_size
-        self._turn = 0 if self._is_new else len(_read(self._path).turns)
-
-    def limits(self, model_id: str) -> ModelLimits:
-        """Return the answering provider's window."""
-        return self._provider.limits(model_id)
-
-    def prices(self, model_id: str) -> UnitPrices | None:
-        """Return the answering provider's prices."""
-        return self._provider.prices(model_id)
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the answer and write it down; a turn is written whole, when it has ended."""
-        started = time.monotonic()
-        rows: list[Any] = [
-            {
-                "k": "turn",
-                "n": self._turn,
-                "key": request_key(request),
-                "purpose": request.purpose,
-            }
-        ]
-        self._turn += 1
-        how = "cancelled"
-        try:
-            async with aclosing(self._provider.stream(request)) as events:
-                async for event in events:
-                    at = round((time.monotonic() - started) * 1e3, 1)
-                    rows.append({"k": "ev", "t": at, "e": event})
-                    # Whoever hangs up after the last event has heard everything.
-                    how = "done" if isinstance(event, StepFinish | StreamError) else how
-                    yield event
-            how = "done"
-        except Exception:
-            how = "error"
-            raise
-        finally:
-            rows.append({"k": "end", "how": how})
-            self._write([*self._head(request), *rows])
-
-    def _head(self, request: ModelRequest) -> list[Any]:
-        """Return a new tape's first row, which says whose answers it holds."""
-        if not self._is_new:
-            return []
-        self._is_new = False
-        model_id = request.model.model_id
-        return [
-            {
-                "k": "tape",
-                "v": TAPE_VERSION,
-                "model": {"provider": request.model.provider_id, "id": model_id},
-                "limits": self.limits(model_id),
-                "prices": self.prices(model_id),
-            }
-        ]
-
-    def _write(self, rows: list[Any]) -> None:
-        with self._path.open("ab") as file:
-            file.writelines(_encoded(row) + b"\n" for row in rows)
+_SETTLE_ROUNDS = 1000  # turns of the loop that recorded results may take to be stored
+_log = logging.getLogger(__name__)
 
 
 class TapeProvider:
@@ -163,100 +48,222 @@ class TapeProvider:
         The tape.
     match
         ``key`` finds the turn by what is asked and fails when there is none; ``sequence`` plays
-        turn after turn; ``auto`` tries the first, then the second.
+        turn after turn, those of each purpose by themselves; ``auto`` tries the first, then the
+        second, and notes what differed.
     speed
         0 without waits, 1 at the recorded pace, 0.5 at twice the pace.
+    tools
+        ``recorded`` gives the recorded results of tool calls in place of running tools; ``run``
+        runs them. A call without a recorded result is run in either case.
+    fork_at
+        Number of a turn, from 0 over all calls on the tape: it and those behind it are not played.
+    then
+        Provider and model that answer from there on. None stops the run at the fork as an abort
+        does; the next prompt goes on from there, with whatever model and settings it has.
 
     Raises
     ------
     TapeError
-        When the file is missing, is no tape, ends in the middle of a turn, or a line of it is
-        damaged; names the line.
+        When the file is missing, is no tape, has no turn, or a line of it is damaged; names the
+        line.
+    UsageError
+        When an option cannot be right.
     """
 
     id = "tape"
 
-    def __init__(self, path: str | Path, *, match: _Match = "auto", speed: float = 0.0) -> None:
-        self._path = Path(path)
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        match: TapeMatch = "auto",
+        speed: float = 0.0,
+        tools: TapeTools = "recorded",
+        fork_at: int | None = None,
+        then: tuple[Provider, ModelRef] | None = None,
+    ) -> None:
+        _check(match, speed, tools, fork_at=fork_at, has_then=then is not None)
+        self._tape = read_tape(Path(path))
+        if not self._tape.turns:
+            raise TapeError(f"{path}: the tape has no turn; record one first", path=str(path))
+        self.notes = list(self._tape.notes)
+        """What was odd about the tape, and which requests were not the recorded ones."""
+        for note in self.notes:
+            _log.warning("%s: %s", path, note)
+        self.tools = getattr(then[0], "tools", ()) if then else ()
+        """Functions that the provider behind the fork calls."""
+        is_recorded = tools == "recorded"
+        self.tool_specs: list[ToolSpec] = self._tape.tool_specs() if is_recorded else []
+        """Tools that the recorded model was told of; it is told of them again."""
+        self.tool_source = self._tool_rows if is_recorded else None
+        """Gives what became of a recorded call, or None to run it."""
         self._match = match
         self._speed = speed
-        tape = _read(self._path)
-        if not tape.turns:
-            raise TapeError(f"{path}: the tape has no turn; record one first", path=str(path))
-        self._head = tape.head
-        self._turns = tape.turns
+        self._fork_at = fork_at
+        self._then = then
+        self._model = self._tape.model()
+        end = math.inf if fork_at is None else fork_at
+        self._unused = [turn for n, turn in sorted(self._tape.turns.items()) if n < end]
+        self._results: dict[str, list[tuple[float, ToolEvent | None]]] = {}
 
     def limits(self, model_id: str) -> ModelLimits:
-        """Return the recorded model's window; empty where the tape does not say."""
+        """Return the recorded model's window, behind a fork the next one's; empty if unknown."""
+        if self._then is not None and self._is_past_fork():
+            return self._then[0].limits(self._then[1].model_id)
         del model_id
-        return self._head.limits
+        return ModelLimits() if self._model is None else self._model.limits
 
     def prices(self, model_id: str) -> UnitPrices | None:
-        """Return the recorded model's prices; None where the tape does not say."""
+        """Return the recorded model's prices, behind a fork the next one's; None if unknown."""
+        if self._then is not None and self._is_past_fork():
+            return self._then[0].prices(self._then[1].model_id)
         del model_id
-        return self._head.prices
+        return None if self._model is None else self._model.prices
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the events of the matching turn; one that was broken off ends with an error."""
-        turn = self._find(request_key(request))
-        turn.is_used = True
-        last_ms = 0.0
+        """Yield the events of the matching turn.
+
+        One that was cancelled ends as a cancelled task does, one whose recording was cut with an
+        error.
+        """
+        turn = self._find(request)
+        played = self._play(turn) if turn is not None else self._go_on(request)
+        async with aclosing(played) as events:
+            async for event in events:
+                yield event
+
+    async def _play(self, turn: TapeTurn) -> AsyncGenerator[StreamEvent, None]:
+        self._unused.remove(turn)
+        self._results.update({call: list(rows) for call, rows in turn.tools.items()})
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         for at_ms, event in turn.events:
             if self._speed:
-                await asyncio.sleep((at_ms - last_ms) / 1e3 * self._speed)
-            last_ms = at_ms
-            yield event
-        if turn.how != "done":
-            yield StreamError(message=f"the recording of this turn ends here: {turn.how}")
+                await asyncio.sleep(started + at_ms / 1e3 * self._speed - loop.time())
+            if turn.was_cancelled and isinstance(event, StepFinish):
+                if event.usage.is_reported:  # it was stopped while its tools ran
+                    yield Usage(usage=event.usage)
+            elif isinstance(event, StreamError):
+                await self._settle(turn)
+                yield self._without_wait(event, turn)
+            else:
+                yield event
+        if turn.was_cancelled:
+            await self._settle(turn)
+            yield _stopped(turn.row.purpose, "the recording of this turn ends here: cancelled")
+        elif turn.how != "done" and not turn.has_ended:
+            yield StreamError(message=f"the recording of this turn was cut (line {turn.line})")
 
-    def _find(self, key: str) -> _Turn:
-        unused = [turn for turn in self._turns if not turn.is_used]
-        if self._match != "sequence":
-            for turn in unused:
-                if turn.key == key:
-                    return turn
-        if self._match == "key" or not unused:
-            expected = unused[0].key if unused else "nothing: every turn is played"
-            msg = f"{self._path}: no turn for request {key!r}; next on the tape is {expected!r}"
-            raise TapeError(msg, path=str(self._path), got=key)
+    async def _settle(self, turn: TapeTurn) -> None:
+        """Let the recorded results be stored that were there by the end of a turn."""
+        done = [call for call, rows in turn.tools.items() if rows[-1][1] is not None]
+        for _ in range(_SETTLE_ROUNDS):
+            if self.tool_source is None or not any(call in self._results for call in done):
+                return
+            await asyncio.sleep(0)
+
+    def _without_wait(self, event: StreamError, turn: TapeTurn) -> StreamError:
+        """Take the wait out of a failure that was tried again, where nothing else waits either."""
+        was_retried = any(other.row.key == turn.row.key for other in self._unused)
+        if self._speed or not was_retried:
+            return event
+        return msgspec.structs.replace(event, retry_after_s=0.0, headers=None)
+
+    async def _go_on(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
+        """Answer behind the fork."""
+        if self._then is None:
+            yield _stopped(request.purpose, f"the tape is forked at turn {self._fork_at}")
+            return
+        provider, model = self._then
+        asked = msgspec.structs.replace(request, model=model)
+        async with aclosing(provider.stream(asked)) as events:
+            async for event in events:
+                yield event
+
+    def _is_past_fork(self) -> bool:
+        return not any(turn.row.purpose == "turn" for turn in self._unused)
+
+    def _find(self, request: ModelRequest) -> TapeTurn | None:
+        """Return the turn to play; None behind the fork."""
+        unused = [turn for turn in self._unused if turn.row.purpose == request.purpose]
+        if not unused and self._fork_at is not None:
+            return None
+        if self._match == "sequence" and unused:
+            return unused[0]
+        asked = asked_of(request)
+        key = key_of(asked)
+        found = next((turn for turn in unused if turn.row.key == key), None)
+        if found is not None:
+            return found
+        if not unused:
+            msg = (
+                f"{self._tape.path}: every turn is played that answers a request of purpose "
+                f"{request.purpose!r}, and now comes {key!r}; fork the tape to go on (then=…)"
+            )
+            raise TapeError(msg, path=str(self._tape.path), got=key)
+        difference = self._difference(unused[0], asked)
+        if self._match == "key":
+            raise self._miss(unused[0], key, difference)
+        note = f"turn {unused[0].n} answers another request than its own: {difference}"
+        self.notes.append(note)
+        _log.warning("%s: %s", self._tape.path, note)
         return unused[0]
 
+    def _difference(self, turn: TapeTurn, asked: dict[str, object]) -> str:
+        recorded = self._tape.request_of(turn)
+        if recorded is None:
+            return f"key {turn.row.key!r} (the tape does not hold what was asked)"
+        return first_difference(recorded, asked) or "the same words, another key"
 
-def _read(path: Path) -> _Tape:
-    if not path.is_file():
-        msg = f"{path}: no such tape; record one with Recorder(provider, path)"
-        raise TapeError(msg, path=str(path))
-    tape = _Tape(_Head(), [])
-    number = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            _take(tape, path, number, line)
-    if tape.turns and tape.turns[-1].how is None:
+    def _miss(self, turn: TapeTurn, key: str, difference: str) -> TapeError:
         msg = (
-            f"{path}: the tape stops after line {number}, in the middle of a turn; record it again"
+            f"{self._tape.path}: no turn for request {key!r}; next on the tape is turn {turn.n} "
+            f"(line {turn.line}), key {turn.row.key!r}. First difference: {difference}. "
+            "Play with match=auto or match=sequence, or record the run again"
         )
-        raise TapeError(msg, path=str(path), line=number)
-    return tape
+        return TapeError(
+            msg,
+            path=str(self._tape.path),
+            line=turn.line,
+            expected=turn.row.key,
+            got=key,
+            difference=difference,
+        )
+
+    def _tool_rows(self, call_id: str) -> list[tuple[float, ToolEvent | None]] | None:
+        """Return what became of a call of a turn that was played: waits in seconds, events."""
+        rows = self._results.pop(call_id, None)
+        if rows is None:
+            return None
+        return [(at_ms / 1e3 * self._speed, event) for at_ms, event in rows]
 
 
-def _take(tape: _Tape, path: Path, number: int, line: bytes) -> None:
-    """Take one line of a tape."""
-    try:
-        row = msgspec.json.decode(line)
-        kind = row["k"]
-        if number == 1 and (kind != "tape" or row["v"] != TAPE_VERSION):
-            raise TapeError(f"{path}: not a tape of version {TAPE_VERSION}", path=str(path), line=1)
-        if kind == "tape":
-            tape.head = msgspec.convert(row, _Head)
-        elif kind == "turn":
-            tape.turns.append(_Turn(key=str(row["key"]), events=[]))
-        elif kind == "ev":
-            event = msgspec.convert(row["e"], StreamEvent)
-            tape.turns[-1].events.append((float(row["t"]), event))
-        elif kind == "end":
-            tape.turns[-1].how = str(row["how"])
-    except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, TapeError):
-            raise
-        msg = f"{path}: line {number} is damaged ({error}); record the tape again"
-        raise TapeError(msg, path=str(path), line=number) from error
+def _stopped(purpose: str, words: str) -> StreamError:
+    """Stop the run as an abort does; a title, which runs beside it, only fails.
+
+    Raises
+    ------
+    asyncio.CancelledError
+        For everything but a title.
+    """
+    if purpose != "title":
+        raise asyncio.CancelledError
+    return StreamError(message=words)
+
+
+def _check(match: str, speed: float, tools: str, *, fork_at: int | None, has_then: bool) -> None:
+    if match not in {"auto", "key", "sequence"}:
+        msg = f"match={match!r} is none of auto, key, sequence"
+        raise UsageError(msg)
+    if not 0 <= speed < math.inf:
+        msg = f"speed={speed!r} must be 0 (no waits) or more; 1 is the recorded pace"
+        raise UsageError(msg)
+    if tools not in {"recorded", "run"}:
+        msg = f"tools={tools!r} is none of recorded, run"
+        raise UsageError(msg)
+    if fork_at is not None and fork_at < 0:
+        msg = f"fork_at={fork_at!r} must be the number of a turn, from 0"
+        raise UsageError(msg)
+    if has_then and fork_at is None:
+        msg = "then= says who answers behind a fork; say where it is with fork_at="
+        raise UsageError(msg)

@@ -26,7 +26,9 @@ from forge_nb.messages.stream import (
     Usage,
 )
 from forge_nb.messages.usage import CacheTokens, TokenUsage
-from forge_nb.providers.tape import Recorder, TapeProvider, request_key
+from forge_nb.providers.recorder import Recorder
+from forge_nb.providers.tape import TapeProvider
+from forge_nb.providers.tape_requests import request_key
 from tests.contracts.provider_contract import asked, drain
 from tests.helpers import Saying
 
