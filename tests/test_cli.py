@@ -303,3 +303,11 @@ def test_the_reader_of_a_pipe_may_leave_early() -> None:
     command = f"{sys.executable} -m forge_nb --help | head -1"
     ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)  # noqa: S602  a pipe is the point
     assert "Traceback" not in ran.stderr
+
+
+def test_a_call_that_is_tried_again_says_so_in_the_terminal(forge: Callable[..., Ran]) -> None:
+    ran = forge("run", "go", "--model", "scripted:flaky")
+    assert ran.code == 0
+    assert "[attempt 1 failed, trying again: the model is overloaded]" in ran.out
+    assert "[attempt 2 failed, trying again" in ran.out
+    assert "The third attempt came through" in ran.out

@@ -16,6 +16,7 @@ import msgspec
 from forge_nb.messages.estimate import estimate_tokens
 from forge_nb.messages.render import ModelMessage, input_text
 from forge_nb.messages.stream import (
+    ErrorKind,
     ReasoningDelta,
     ReasoningEnd,
     ReasoningStart,
@@ -64,6 +65,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Finish reason; by default ``tool-calls`` with calls, ``stop`` without."""
     error: str | None = None
     """Break off with this error after the text."""
+    error_kind: ErrorKind = "api"
+    """What kind of error; by default one that is not tried again."""
+    retry_after_s: float | None = None
+    """How long the error asks to wait."""
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +143,9 @@ class ScriptedProvider:
             for piece in self._pieces(turn.text):
                 yield TextDelta(text=piece)
             if turn.error is not None:
-                yield StreamError(message=turn.error, kind="connection")
+                yield StreamError(
+                    message=turn.error, kind=turn.error_kind, retry_after_s=turn.retry_after_s
+                )
                 return
             yield TextEnd()
         for place, call in enumerate(turn.calls):

@@ -136,6 +136,19 @@ def _broken(step: int, messages: Sequence[ModelMessage]) -> Turn:
     return Turn(text="This answer breaks off in the", error="the connection was reset")
 
 
+def _flaky(step: int, messages: Sequence[ModelMessage]) -> Turn:
+    """Fail two times of three in a way that passes."""
+    del messages
+    if step % 3 < 2:
+        return Turn(
+            text="This attempt comes to",
+            error="the model is overloaded",
+            error_kind="overloaded",
+            retry_after_s=0.2,
+        )
+    return Turn(text="The third attempt came through; the first two are kept, marked and unsent.")
+
+
 def _tool_loop(step: int, messages: Sequence[ModelMessage]) -> Turn:
     del step, messages
     return Turn(text="Again.", calls=(Call("run_tests", {}),))
@@ -164,6 +177,7 @@ SCRIPTS: dict[str, Script] = {
         Script(name="slow", about="600 words at 40 words a second", answer=_slow, pace_s=1 / 40),
         Script(name="flood", about="n deltas at once: flood?n=20000", answer=_flood(20_000)),
         Script(name="broken", about="a stream that breaks off", answer=_broken),
+        Script(name="flaky", about="two failures that pass, then an answer", answer=_flaky),
         Script(
             name="tool-loop", about="calls a tool for ever", answer=_tool_loop, tools=(run_tests,)
         ),

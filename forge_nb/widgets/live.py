@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from forge_nb.events import Committed, PartDelta, PartUpdated, RunStatus
 from forge_nb.messages.parts import CompactionPart, TextPart, ToolPart
+from forge_nb.widgets.items import printable
 
 if TYPE_CHECKING:
     from forge_nb.events import BusEvent
@@ -98,6 +99,9 @@ class _Printer:
         elif isinstance(event, RunStatus):
             if event.state == "idle":
                 self.end_line()
+            elif event.state == "retry":
+                why = printable(event.message or "the call failed")
+                self._line(f"[attempt {event.attempt} failed, trying again: {why}]")
         elif isinstance(event, Committed) and isinstance(event.event, PartUpdated):
             self._part(event.event.part)
 
@@ -108,7 +112,7 @@ class _Printer:
             case ToolPart():
                 word = part.status
                 if word not in {known, "pending"}:
-                    self._line(f"[{part.tool}: {word}]")
+                    self._line(f"[{printable(part.tool)}: {word}]")
             case CompactionPart():
                 word = "compaction"
                 if known is None:
