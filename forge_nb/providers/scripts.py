@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCRIPTS", "make_script"]
 
+_FLAKY_EVERY = 3  # the third attempt comes through
 _TOUR_STEPS = 5  # model calls that the tour takes for one question
 
 
@@ -139,7 +140,7 @@ def _broken(step: int, messages: Sequence[ModelMessage]) -> Turn:
 def _flaky(step: int, messages: Sequence[ModelMessage]) -> Turn:
     """Fail two times of three in a way that passes."""
     del messages
-    if step % 3 < 2:
+    if step % _FLAKY_EVERY < _FLAKY_EVERY - 1:
         return Turn(
             text="This attempt comes to",
             error="the model is overloaded",
