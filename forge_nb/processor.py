@@ -37,7 +37,14 @@ from forge_nb.messages.stream import (
     ToolInputStart,
     Usage,
 )
-from forge_nb.messages.usage import NO_TOKENS, ZERO_TOKENS, cost_of, is_over, usable_tokens
+from forge_nb.messages.usage import (
+    NO_TOKENS,
+    ZERO_TOKENS,
+    cost_of,
+    is_over,
+    usable_tokens,
+    used_tokens,
+)
 from forge_nb.messages.wire import ABORTED_MESSAGE, ERROR_ABORTED, ERROR_OVERFLOW
 from forge_nb.retry import failure_of, is_retryable, message_error, retry_wait_s
 from forge_nb.tools.calls import ToolCalls, fingerprint
@@ -120,7 +127,9 @@ class Processor:
         self._calls_made = list(self._environment.recent_calls)
         self._model_id = message.model_id or ""
         self._prices = provider.prices(self._model_id)
-        self._usable = usable_tokens(provider.limits(self._model_id), reserved=settings.reserved)
+        self._usable = usable_tokens(
+            provider.limits(self._model_id), reserved=settings.reserved, parity=settings.parity
+        )
         self._started_ms = session.clock()
         self._attempt = 1
         self._waiting = False
@@ -451,8 +460,8 @@ class Processor:
             return "compact"
         if self.message.error is not None or self.rejected is not None:
             return "stop"
-        tokens = self._assembler.reported
-        if not self.message.is_summary and is_over(tokens.total or tokens.sum, self._usable):
+        used = used_tokens(self._assembler.reported, parity=self._settings.parity)
+        if not self.message.is_summary and is_over(used, self._usable):
             return "compact"
         return "continue" if self.message.finish in CONTINUING_FINISHES else "stop"
 

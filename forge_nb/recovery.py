@@ -62,11 +62,9 @@ def recover(store: Store, session_id: str, *, now_ms: int) -> RecoveryReport:
     RecoveryReport
         All zero when nothing was open.
     """
-    imported = store.imported_ids(session_id)
     events: list[SyncEvent] = []
-    for item in store.messages(session_id):
-        if item.message.id not in imported:
-            events += repairs(item, now_ms=now_ms)
+    for item in store.unfinished(session_id):
+        events += repairs(item, now_ms=now_ms)
     taken = store.prompts(session_id, "taken")
     events += [MessageUpdated(message=item.message, prompt_state="waiting") for item in taken]
     if events:

@@ -39,7 +39,7 @@ from forge_nb.prompts import ask_to_go_on
 from forge_nb.requests import is_final_answer, last_question, turn_request
 from forge_nb.structured import STRUCTURED_SYSTEM, answer_tool_of
 from forge_nb.subtasks import open_order, run_subtask
-from forge_nb.titles import TitleTask, needs_title
+from forge_nb.titles import TitleTask, is_untitled, needs_title
 from forge_nb.tools.environment import Environment
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class _Run:
         self._calls: tuple[str, tuple[str, ...]] = ("", ())  # of which question, and its calls
         self._unanswered = 0  # answers of a structured turn that were none
         self._title: TitleTask | None = None
+        self._seen: tuple[int, list[MessageWithParts]] | None = None
         self.aborted = False
         self._limit: str | None = None
         self._given: MessageWithParts | None = None  # what another process had answered
@@ -185,7 +186,11 @@ class _Run:
         return answers[-1] if answers else None
 
     def _visible(self) -> list[MessageWithParts]:
-        return self._session.visible(parity=self._setup.settings.parity)
+        """Return what the model may see; read again only where anything was written since."""
+        seq = self._session.stored().seq
+        if self._seen is None or self._seen[0] != seq:
+            self._seen = seq, self._session.visible(parity=self._setup.settings.parity)
+        return self._seen[1]
 
     def _waiting(self) -> list[MessageWithParts]:
         return self._session.store.prompts(self._session.id, "waiting")
@@ -235,7 +240,8 @@ class _Run:
         session, setup = self._session, self._setup
         if self._title is not None or not setup.settings.title:
             return
-        if needs_title(session.stored().info, session.messages()):
+        info = session.stored().info
+        if is_untitled(info) and needs_title(info, session.messages()):
             self._title = TitleTask(
                 session, *(setup.small or (setup.provider, setup.model)), asked.item
             )
@@ -355,7 +361,8 @@ class _Run:
         last, settings = self._answers[-1], self._setup.settings
         overflow = last.finish in {None, "error"}
         is_over = not overflow and last.finish not in CONTINUING_FINISHES
-        if not settings.auto_compact:
+        believes = settings.parity or overflow  # opencode believes whatever was reported
+        if not settings.auto_compact or not (believes or self._is_full()):
             return "stop" if overflow or is_over else "continue"
         result = await compact(self._session, self._setup, auto=True, overflow=overflow)
         self._note(result)
@@ -363,9 +370,16 @@ class _Run:
             return "stop" if overflow or is_over else "continue"
         if is_over and not settings.parity:
             return "stop"
-        if result.replayed_id is None:
+        if result.replayed_id is None and result.summary_id is not None:
             await ask_to_go_on(self._session, self._setup)
         return "continue"
+
+    def _is_full(self, visible: list[MessageWithParts] | None = None) -> bool:
+        """Return whether the next call would not fit, by an estimate that doubts absurd reports."""
+        setup = self._setup
+        limits = setup.provider.limits(setup.model.model_id)
+        usable = usable_tokens(limits, reserved=setup.settings.reserved)
+        return is_over(estimate_context(self._visible() if visible is None else visible), usable)
 
     async def _make_room_before(
         self, visible: list[MessageWithParts], asked: Question
@@ -378,9 +392,7 @@ class _Run:
         setup = self._setup
         if not (setup.settings.compact_before_sending and setup.settings.auto_compact):
             return visible
-        limits = setup.provider.limits(setup.model.model_id)
-        usable = usable_tokens(limits, reserved=setup.settings.reserved)
-        if not is_over(estimate_context(visible), usable):
+        if not self._is_full(visible):
             return visible
         is_fresh = max(item.seq for item in visible) == asked.item.seq
         result = await compact(self._session, setup, auto=True, replay=is_fresh)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from forge_nb.providers.base import Provider
     from forge_nb.session import Session
 
-__all__ = ["TitleTask", "clean_title", "default_title", "needs_title"]
+__all__ = ["TitleTask", "clean_title", "default_title", "is_untitled", "needs_title"]
 
 _DEFAULT = re.compile(r"^(New|Child) session - \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
 _THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
@@ -49,9 +49,14 @@ def default_title(created: str) -> str:
     return f"New session - {created}"
 
 
+def is_untitled(info: SessionInfo) -> bool:
+    """Return whether a session has no name yet and should get one: a child never does."""
+    return info.parent_id is None and _DEFAULT.match(info.title) is not None
+
+
 def needs_title(info: SessionInfo, messages: Sequence[MessageWithParts]) -> bool:
     """Return whether a session is still unnamed and has just got its first question."""
-    if info.parent_id is not None or not _DEFAULT.match(info.title):
+    if not is_untitled(info):
         return False
     asked = [item for item in messages if isinstance(item.message, UserMessage)]
     answered = any(

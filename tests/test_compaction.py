@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import forge_nb
 from forge_nb.compaction.prompt import PINNED_HEADING, summary_prompt, with_pinned
-from forge_nb.compaction.serialize import conversation_text, tagged
 from forge_nb.compaction.strategies import register_strategy, strategies
 from forge_nb.compaction.tail import estimate_view, select_tail, tail_budget, without_boundaries
 from forge_nb.compaction.trigger import estimate_context
@@ -27,6 +26,7 @@ from forge_nb.messages.parts import (
     ToolSpan,
     is_open,
 )
+from forge_nb.messages.record import conversation_text, tagged
 from forge_nb.messages.render import ModelMessage, ModelPart
 from forge_nb.messages.stream import StepFinish, StepStart, StreamError, StreamEvent, ToolCall
 from forge_nb.messages.usage import CacheTokens, ModelLimits, TokenUsage
@@ -98,7 +98,7 @@ def test_a_conversation_is_written_as_a_record() -> None:
         "[User]: look at it",
         "[User]: [Attached image/png: dot.png]",
         "[Assistant reasoning]: thinking",
-        '[Assistant tool call]: read({"path": "a.py"})\n[Tool result]: seen',
+        '[Assistant tool call]: read({"path":"a.py"})\n[Tool result]: seen',
         "[Assistant tool call]: run({})\n[Tool error]: no",
         "[Assistant]: done",
     ]
@@ -251,7 +251,7 @@ def test_a_strategy_that_does_not_exist_is_refused_by_name() -> None:
         with pytest.raises(UsageError, match=r"'magic'.*summary"):
             asyncio.run(conversation.compact())
     with pytest.raises(UsageError, match="no strategy"):
-        register_strategy("nothing", 5)  # type: ignore[arg-type]
+        register_strategy("nothing", 5)
 
 
 # ------------------------------------------------------------------------------------ pins

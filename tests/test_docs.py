@@ -52,6 +52,31 @@ def test_the_notebook_example_runs_and_the_magics_go_on_with_its_session(folder:
     assert (folder / "forge.db").exists()
 
 
+def test_what_more_can_be_asked_runs_as_written(folder: Path) -> None:
+    shutil.copyfile(ROOT / "README.md", folder / "README.md")
+    InteractiveShell.clear_instance()
+    shell: Any = InteractiveShell.instance()
+    try:
+        for cell in ["import forge_nb as forge", block("More than a question")]:
+            source = shell.transform_cell(cell)
+            asyncio.run(shell.run_cell_async(cell, transformed_cell=source)).raise_error()
+        wb, s, other = (shell.user_ns[name] for name in ("wb", "s", "other"))
+        [first, *_] = s.messages()
+        assert [type(part).__name__ for part in first.parts] == [
+            "TextPart",
+            "TextPart",
+            "TextPart",
+            "FilePart",
+        ]
+        assert other.title == "more (fork #1)"
+        assert len(other.messages()) > len(s.messages())
+        assert any(row.info.parent_id == s.id for row in wb.store.sessions())
+        assert not [one for one in wb.verify() if one.level == "failure"]
+        wb.close()
+    finally:
+        InteractiveShell.clear_instance()
+
+
 def test_the_command_line_examples_run(folder: Path) -> None:
     for line in block("On the command line").splitlines():
         words = shlex.split(line.replace("ses_…", SESSION), comments=True)

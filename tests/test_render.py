@@ -26,7 +26,7 @@ from forge_nb.messages.parts import (
     ToolSpan,
     UnknownPart,
 )
-from forge_nb.messages.render import input_text, to_model_messages
+from forge_nb.messages.render import MediaSupport, input_text, to_model_messages
 from tests.histories import S, answer, discarded, having, read_file, request, said, user
 
 if TYPE_CHECKING:
@@ -222,9 +222,14 @@ def test_a_long_output_is_cut_only_where_asked() -> None:
     call = read_file("a", output="x" * 12)
     assert only(answered(call)).text == "x" * 12
     assert only(answered(call), tool_output_max_chars=12).text == "x" * 12
-    assert only(answered(call), tool_output_max_chars=10).text == (
-        "xxxxxxxxxx\n[Tool output truncated for compaction: omitted 2 chars]"
-    )
+    cut = "xxxxxxxxxx\n[Tool output truncated for compaction: omitted 2 chars]"
+    assert only(answered(call), tool_output_max_chars=10).text == cut
+    metadata = {"interrupted": True, "output": "x" * 12}
+    for state in (
+        ToolFailed(input={}, error="x" * 12, time=SPAN),
+        ToolFailed(input={}, error="cut", time=SPAN, metadata=metadata),
+    ):
+        assert only(answered(tool(state)), tool_output_max_chars=10).text == cut
 
 
 def test_parts_of_a_failed_attempt_are_never_read() -> None:
@@ -268,6 +273,99 @@ def test_media_of_a_result_follow_in_a_message_of_the_user() -> None:
 )
 def test_media_that_nobody_may_see_are_not_sent(part: Part, options: dict[str, bool]) -> None:
     assert [role for role, _ in read(answered(part, said("a")), **options)] == ["assistant"]
+
+
+def test_media_go_where_the_target_takes_them() -> None:
+    images_in_results = MediaSupport(asked=("image/png",), results=("image/*",))
+    [call] = to_model_messages([answered(seen_image())], media=images_in_results)
+    [inside] = call.parts[0].files
+    assert (inside.kind, inside.mime, inside.url) == ("file", IMAGE["mime"], IMAGE["url"])
+    assert read(asked(file("image/gif", "a.gif"), file("image/png")), media=images_in_results) == [
+        ("user", [("text", "[Attached image/gif: a.gif]"), ("file", "f")])
+    ]
+
+
+def test_a_model_that_takes_no_media_gets_their_names() -> None:
+    nothing = MediaSupport(asked=())
+    assert read(asked(file("image/png", None)), answered(seen_image()), media=nothing) == [
+        ("user", [("text", "[Attached image/png: file]")]),
+        ("assistant", [("tool", "seen")]),
+        (
+            "user",
+            [
+                ("text", "Attached media from tool result:"),
+                ("text", "[Attached image/png: dot.png]"),
+            ],
+        ),
+    ]
+
+
+def test_only_data_stands_inside_a_result() -> None:
+    away = {**IMAGE, "url": "https://example.org/dot.png"}
+    part = tool(ToolCompleted(input={}, output="seen", time=SPAN, attachments=[IMAGE, away]))
+    support = MediaSupport(results=("*",))
+    call, media = to_model_messages([answered(part)], media=support)
+    assert [one.url for one in call.parts[0].files] == [IMAGE["url"]]
+    assert [one.url for one in media.parts[1:]] == [away["url"]]
+    assert (
+        to_model_messages([answered(part)], media=support, strip_media=True)[0].parts[0].files == ()
+    )
+
+
+def test_as_data_every_file_is_there_and_none_goes_on_its_own() -> None:
+    question, call = to_model_messages(
+        [asked(file("text/plain"), file("image/png")), answered(seen_image())],
+        as_data=True,
+        media=MediaSupport(asked=()),
+    )
+    assert [(part.kind, part.mime) for part in question.parts] == [
+        ("file", "text/plain"),
+        ("file", "image/png"),
+    ]
+    assert [part.mime for part in call.parts[0].files] == ["image/png", "text/plain"]
+    [cleared] = to_model_messages([answered(seen_image(compacted=3))], as_data=True)
+    assert cleared.parts[0].files == ()
+
+
+# --------------------------------------------------------------- compactions that came to nothing
+
+
+def summary(name: str, to: str, **how: Any) -> MessageWithParts:
+    return answer(name, to, summary=True, **how)
+
+
+def sent(*messages: MessageWithParts, parity: bool = False) -> list[str]:
+    return [message.id for message in to_model_messages(messages, parity=parity)]
+
+
+@pytest.mark.parametrize(
+    ("made", "in_parity"),
+    [
+        (summary("s", "c", error="APIError"), ["u", "c"]),
+        (summary("s", "c", error="MessageAbortedError", text="half"), ["u", "c", "s"]),
+        (summary("s", "c", finish=None, text="half"), ["u", "c", "s"]),
+        (summary("s", "c", text=" "), ["u", "c", "s"]),
+    ],
+    ids=["failed", "aborted", "cut", "blank"],
+)
+def test_a_request_whose_summary_came_to_nothing_is_not_sent(
+    made: MessageWithParts, in_parity: list[str]
+) -> None:
+    messages = [user("u"), request("c"), made, user("v")]
+    assert sent(*messages) == ["u", "v"]
+    assert sent(*messages, parity=True) == [*in_parity, "v"]
+
+
+def test_a_request_that_was_answered_well_or_not_yet_is_sent() -> None:
+    failed, good = summary("s", "c", error="APIError"), summary("t", "c")
+    assert sent(request("c"), failed, good) == ["c", "t"]
+    assert sent(request("c"), good, failed) == ["c", "t"]
+    assert sent(user("u"), request("c")) == ["u", "c"]
+
+
+def test_a_question_that_a_stray_summary_names_is_still_sent() -> None:
+    """The family once made a summary out of the next question."""
+    assert sent(user("u"), summary("s", "u", error="APIError")) == ["u"]
 
 
 # --------------------------------------------------------------------------- errors and aborts

@@ -1,7 +1,6 @@
-"""Vectors of the family's behaviour, by their numbers: what this package gives, and its parity.
+"""Vectors of the family's behaviour, by number, and what each profile gives.
 
-Where the two differ, the difference is on purpose: a switch of `Settings` or a rule of the store.
-Those about compaction stand in `test_vectors_compaction.py`.
+Those of compaction stand in `test_vectors_compaction.py`.
 """
 
 from __future__ import annotations

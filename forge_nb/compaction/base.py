@@ -43,12 +43,15 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     tokens_after: int = 0
     """Estimated tokens of the view after; equal to before when nothing was cut."""
     replayed_id: str | None = None
-    """The question that was asked again behind the summary."""
+    """The question that waits for its answer behind the summary: asked again, or kept there."""
+    cleared: int = 0
+    """Tool outputs that were hidden instead of a summary being written."""
 
     def __repr__(self) -> str:
         """Say it in one line."""
         sizes = f"{self.tokens_before:,} → {self.tokens_after:,} estimated tokens"
-        return f"<compaction {self.outcome}: {sizes}>"
+        cleared = f", {self.cleared} outputs cleared" if self.cleared else ""
+        return f"<compaction {self.outcome}: {sizes}{cleared}>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,8 @@ class CompactionJob:
     """Text of the summary that the view begins with; None for none."""
     replay: MessageWithParts | None
     """The question that is left out of the summary and asked again behind it."""
+    usable: int | None
+    """Usable window in tokens; None when unknown."""
 
     @property
     def settings(self) -> Settings:

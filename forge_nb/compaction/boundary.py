@@ -1,9 +1,9 @@
 """Whether a summary becomes a boundary, decided in the write that ends it.
 
-The request and the summary are ordinary rows, so that everybody can watch the summary being
+The request and a model's summary are ordinary rows, so that everybody can watch the summary being
 written. They cut nothing until one transaction stores the summary's end together with the tail
-marker; that transaction happens only if the summary finished without an error, is not blank, and
-is shorter than what it replaces.
+marker and the question that is asked again; that transaction happens only if the summary finished
+without an error, is not blank, and is shorter than what it replaces.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from forge_nb.compaction.base import CompactionResult
 from forge_nb.compaction.prompt import with_pinned
+from forge_nb.compaction.replay import replay_events
 from forge_nb.compaction.tail import estimate_view
 from forge_nb.events import MessageUpdated, PartUpdated
 from forge_nb.messages.estimate import estimate_tokens
@@ -25,11 +26,12 @@ from forge_nb.messages.message import (
     MessageTime,
     UserMessage,
 )
-from forge_nb.messages.parts import CompactionPart, TextPart
+from forge_nb.messages.parts import CompactionPart, Span, TextPart
 from forge_nb.messages.wire import (
     ERROR_ABORTED,
     ERROR_SUMMARY_BLANK,
     ERROR_SUMMARY_NOT_SMALLER,
+    ERROR_UNKNOWN,
     SUMMARY_AGENT,
 )
 
@@ -65,6 +67,7 @@ class Boundary:
         self._before = estimate_view(job.visible)
         self._request, self._marker = self._make_request()
         self.summary = self._make_summary()
+        self._replayed_id: str | None = None
 
     def _make_request(self) -> tuple[UserMessage, CompactionPart]:
         job = self._job
@@ -103,46 +106,89 @@ class Boundary:
 
     async def open(self) -> None:
         """Store the request and the summary that is to come."""
+        await self._job.session.write(self._asked())
+        await self._job.session.update_message(self.summary)
+
+    async def write(self, text: str) -> CompactionResult:
+        """Store a whole summary in one transaction, as a boundary if it may be one."""
         session = self._job.session
-        await session.write([MessageUpdated(message=self._request), PartUpdated(part=self._marker)])
-        await session.update_message(self.summary)
+        now = session.clock()
+        part = TextPart(
+            id=session.new_id("prt"),
+            session_id=session.id,
+            message_id=self.summary.id,
+            text=text,
+            time=Span(start=now, end=now),
+        )
+        said: list[SyncEvent] = [PartUpdated(part=part)]
+        summary, extra = self.commit(self._ended(finish="stop"), said)
+        await session.write([*self._asked(), MessageUpdated(message=summary), *said, *extra])
+        return self.result(summary)
+
+    async def fail(self, reason: str) -> CompactionResult:
+        """Store that there was to be a summary, and why there is none."""
+        failed = _failed(self._ended(finish="error"), ERROR_UNKNOWN, reason)
+        await self._job.session.write([*self._asked(), MessageUpdated(message=failed)])
+        return self.result(failed)
+
+    def _asked(self) -> list[SyncEvent]:
+        return [MessageUpdated(message=self._request), PartUpdated(part=self._marker)]
+
+    def _ended(self, *, finish: str) -> AssistantMessage:
+        completed = self._job.session.clock()
+        time = msgspec.structs.replace(self.summary.time, completed=completed)
+        return msgspec.structs.replace(self.summary, time=time, finish=finish)
 
     def commit(
         self, message: AssistantMessage, events: Sequence[SyncEvent]
     ) -> tuple[AssistantMessage, list[SyncEvent]]:
-        """Reject a blank or longer summary; add the tail marker to a good one's last write.
+        """Reject a blank or longer summary; let a good one's last write make the boundary.
 
-        In parity every finished summary cuts, and even a failed one leaves its tail marker.
+        Without `check_summary` every finished summary is let through. In parity even a failed one
+        leaves its tail marker, unless it was aborted.
         """
-        parity = not self._job.settings.check_summary
+        settings = self._job.settings
         if message.error is not None:
-            is_abort = message.error.name == ERROR_ABORTED
-            return message, self._tail_marker() if parity and not is_abort else []
+            leaves_marker = settings.parity and message.error.name != ERROR_ABORTED
+            return message, self._tail_marker() if leaves_marker else []
         texts = self._texts(message.id, events)
-        pinned = [] if parity else self._pin(texts)
-        text = "\n\n".join(part.text for part in texts)
-        if parity:
-            return message, self._tail_marker()
+        pinned = self._pin(texts)
+        reason = self._fault(texts) if settings.check_summary else None
+        if reason is not None:
+            return _failed(message, *reason), []
+        return message, [*pinned, *self._tail_marker(), *self._replay()]
+
+    def _fault(self, texts: Sequence[TextPart]) -> tuple[str, str] | None:
+        """Return the name of what is wrong with a summary, and why; None when nothing is."""
+        text = _joined(texts)
         if not text.strip():
-            return _rejected(message, ERROR_SUMMARY_BLANK, "the summary is blank"), []
+            return ERROR_SUMMARY_BLANK, "the summary is blank"
         size = estimate_tokens(text)
         replaced = estimate_view(self._job.head) + estimate_tokens(self._job.prior or "")
         if size >= replaced:
             reason = f"the summary has {size} tokens, what it replaces {replaced}"
-            return _rejected(message, ERROR_SUMMARY_NOT_SMALLER, reason), []
-        return message, [*pinned, *self._tail_marker()]
+            return ERROR_SUMMARY_NOT_SMALLER, reason
+        return None
 
     def _pin(self, texts: list[TextPart]) -> list[SyncEvent]:
         """Put pinned sentences that the summary left out into its last text; change `texts`."""
-        if not texts or not any(part.text.strip() for part in texts):
-            return []
-        whole = "\n\n".join(part.text for part in texts)
+        whole = _joined(texts)
         missing = [one for one in self._job.settings.pinned if one not in whole]
-        if not missing:
+        if not missing or not whole.strip():
             return []
         last = texts[-1]
         texts[-1] = msgspec.structs.replace(last, text=with_pinned(last.text, missing))
         return [PartUpdated(part=texts[-1])]
+
+    def _replay(self) -> list[SyncEvent]:
+        """Return the events that ask the question again; a refusal may be its media's fault."""
+        job = self._job
+        if job.replay is None or self._replayed_id is not None:
+            return []
+        strip_media = job.overflow or job.settings.parity
+        replayed_id, events = replay_events(job.session, job.replay, strip_media=strip_media)
+        self._replayed_id = replayed_id
+        return events
 
     def _tail_marker(self) -> list[SyncEvent]:
         if self._job.tail_start_id is None:
@@ -151,7 +197,8 @@ class Boundary:
         return [PartUpdated(part=msgspec.structs.replace(self._marker, tail_start_id=tail))]
 
     def _texts(self, message_id: str, events: Sequence[SyncEvent]) -> list[TextPart]:
-        stored: dict[str, Part] = {part.id: part for part in self._stored_parts(message_id)}
+        known = self._stored_parts(message_id) if self._by_model else ()
+        stored: dict[str, Part] = {part.id: part for part in known}
         stored |= {event.part.id: event.part for event in events if isinstance(event, PartUpdated)}
         return [
             part for part in stored.values() if isinstance(part, TextPart) and not part.discarded
@@ -167,6 +214,10 @@ class Boundary:
         if summary.error is not None:
             outcome = _OUTCOMES.get(summary.error.name, "failed")
         job = self._job
+        stored = job.session.store.message(job.session.id, summary.id)
+        said = [part for part in stored.parts if isinstance(part, TextPart) and not part.discarded]
+        if outcome == "done" and not job.settings.parity and not _joined(said).strip():
+            outcome = "blank"  # was let through, and is no boundary all the same
         after = estimate_view(job.session.visible(parity=job.settings.parity))
         return CompactionResult(
             outcome=outcome,
@@ -175,9 +226,14 @@ class Boundary:
             tail_start_id=job.tail_start_id if outcome == "done" else None,
             tokens_before=self._before,
             tokens_after=after if outcome == "done" else self._before,
+            replayed_id=self._replayed_id,
         )
 
 
-def _rejected(message: AssistantMessage, name: str, reason: str) -> AssistantMessage:
+def _joined(texts: Sequence[TextPart]) -> str:
+    return "\n\n".join(part.text for part in texts)
+
+
+def _failed(message: AssistantMessage, name: str, reason: str) -> AssistantMessage:
     error = MessageError(name=name, data=ErrorData(message=reason))
     return msgspec.structs.replace(message, finish="error", error=error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forge_nb.compaction.serialize import CONVERSATION, PRIOR, tagged
+from forge_nb.messages.record import CONVERSATION, PRIOR, tagged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

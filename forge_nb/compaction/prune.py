@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from forge_nb.compaction.base import CompactionResult
-from forge_nb.compaction.tail import estimate_view
 from forge_nb.events import PartUpdated
 from forge_nb.messages.estimate import estimate_tokens
 from forge_nb.messages.message import UserMessage
@@ -20,12 +18,11 @@ from forge_nb.messages.parts import ToolCompleted, ToolPart
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from forge_nb.compaction.base import CompactionJob
     from forge_nb.messages.message import MessageWithParts
     from forge_nb.session import Session
     from forge_nb.settings import Settings
 
-__all__ = ["MaskOutputs", "prunable", "prune"]
+__all__ = ["PROTECTED_TOOLS", "clear_outputs", "prunable", "prune"]
 
 PROTECTED_TOOLS = frozenset({"skill"})  # opencode never clears these
 PROTECTED_TURNS = 2  # newest user messages whose answers are left alone (opencode)
@@ -73,7 +70,8 @@ def _outputs(newest_first: Iterable[MessageWithParts]) -> Iterator[ToolPart]:
         elif item.message.is_summary:
             return
         elif turns >= PROTECTED_TURNS:
-            yield from (part for part in reversed(item.parts) if isinstance(part, ToolPart))
+            tools = (part for part in reversed(item.parts) if isinstance(part, ToolPart))
+            yield from (part for part in tools if not part.discarded)
 
 
 async def prune(session: Session, settings: Settings) -> int:
@@ -83,11 +81,12 @@ async def prune(session: Session, settings: Settings) -> int:
         protect_tokens=settings.prune_protect,
         minimum_tokens=settings.prune_minimum,
     )
-    await _clear(session, found)
+    await clear_outputs(session, found)
     return len(found)
 
 
-async def _clear(session: Session, parts: Sequence[ToolPart]) -> None:
+async def clear_outputs(session: Session, parts: Sequence[ToolPart]) -> None:
+    """Hide outputs from the model, all in one write; the rows keep them."""
     now = session.clock()
     events = []
     for part in parts:
@@ -97,28 +96,3 @@ async def _clear(session: Session, parts: Sequence[ToolPart]) -> None:
             events.append(PartUpdated(part=msgspec.structs.replace(part, state=state)))
     if events:
         await session.write(events)
-
-
-class MaskOutputs:
-    """The strategy ``mask``: clears all tool outputs but the newest, without a summary."""
-
-    name = "mask"
-
-    async def compact(self, job: CompactionJob) -> CompactionResult:
-        """Clear outputs of the head; what was said stays word for word."""
-        before = estimate_view(job.visible)
-        parts = [
-            part
-            for item in job.head
-            for part in item.parts
-            if isinstance(part, ToolPart) and part.tool not in PROTECTED_TOOLS
-            if isinstance(part.state, ToolCompleted)
-            if part.state.time.compacted is None
-        ]
-        await _clear(job.session, parts)
-        after = estimate_view(job.session.visible(parity=job.settings.parity))
-        return CompactionResult(
-            outcome="done" if parts and after < before else "nothing to do",
-            tokens_before=before,
-            tokens_after=after,
-        )

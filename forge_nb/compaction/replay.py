@@ -10,6 +10,7 @@ from forge_nb.compaction.tail import is_request
 from forge_nb.events import MessageUpdated, PartUpdated
 from forge_nb.messages.message import MessageTime, UserMessage
 from forge_nb.messages.parts import CompactionPart, FilePart, TextPart
+from forge_nb.messages.render import attached_line, is_media
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,29 +36,38 @@ def question_to_replay(visible: Sequence[MessageWithParts]) -> MessageWithParts 
     return visible[asked[-1]] if len(asked) > 1 else None
 
 
-def replay_events(session: Session, item: MessageWithParts) -> tuple[str, list[SyncEvent]]:
+def replay_events(
+    session: Session, item: MessageWithParts, *, strip_media: bool = True
+) -> tuple[str, list[SyncEvent]]:
     """Return the events that ask a question again, and the id of its new message.
 
-    Parts get new ids; media become a line of text.
+    Parameters
+    ----------
+    session
+        Where it is asked; ids and time are its own.
+    item
+        The question. Its parts get new ids, requests to compact are left out.
+    strip_media
+        Whether media become a line of text: they may be what the provider refused.
     """
     message = msgspec.structs.replace(
         item.message, id=session.new_id("msg"), time=MessageTime(created=session.clock())
     )
     parts = [part for part in item.parts if not isinstance(part, CompactionPart)]
-    copies = [PartUpdated(part=_copy(session, part, message.id)) for part in parts]
+    copies = [
+        PartUpdated(part=_copy(session, part, message.id, strip_media=strip_media))
+        for part in parts
+    ]
     return message.id, [MessageUpdated(message=message), *copies]
 
 
-def _copy(session: Session, part: Part, message_id: str) -> Part:
+def _copy(session: Session, part: Part, message_id: str, *, strip_media: bool) -> Part:
     part_id = session.new_id("prt")
-    is_media = isinstance(part, FilePart) and (
-        part.mime.startswith("image/") or part.mime == "application/pdf"
-    )
-    if isinstance(part, FilePart) and is_media:
+    if strip_media and isinstance(part, FilePart) and is_media(part.mime):
         return TextPart(
             id=part_id,
             session_id=session.id,
             message_id=message_id,
-            text=f"[Attached {part.mime}: {part.filename or 'file'}]",
+            text=attached_line(part.mime, part.filename),
         )
     return msgspec.structs.replace(part, id=part_id, message_id=message_id)

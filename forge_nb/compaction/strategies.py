@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
 from forge_nb.compaction.base import CompactionJob, CompactionResult
-from forge_nb.compaction.prune import MaskOutputs
+from forge_nb.compaction.extractive import extractive
+from forge_nb.compaction.mask import MaskOutputs
 from forge_nb.compaction.replay import question_to_replay, replay_events
 from forge_nb.compaction.summary import ModelSummary
 from forge_nb.compaction.tail import (
@@ -16,22 +18,25 @@ from forge_nb.compaction.tail import (
     tail_budget,
     without_boundaries,
 )
-from forge_nb.compaction.written import WrittenSummary, extractive, truncate
-from forge_nb.errors import UsageError
+from forge_nb.compaction.truncate import truncate
+from forge_nb.compaction.written import WrittenSummary
+from forge_nb.errors import CompactionError, ForgeError, UsageError
 from forge_nb.messages.message import AssistantMessage
 from forge_nb.messages.parts import TextPart
 from forge_nb.messages.render import to_model_messages
 from forge_nb.messages.usage import usable_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from forge_nb.compaction.base import RunSetup, Strategy
-    from forge_nb.compaction.written import Summariser
     from forge_nb.messages.message import MessageWithParts
     from forge_nb.session import Session
+    from forge_nb.settings import Settings
 
 __all__ = ["compact", "register_strategy", "strategies"]
+
+_Given = TypeVar("_Given")
 
 _STRATEGIES: dict[str, Strategy] = {
     "summary": ModelSummary(),
@@ -46,7 +51,15 @@ def strategies() -> tuple[str, ...]:
     return tuple(sorted(_STRATEGIES))
 
 
-def register_strategy(name: str, strategy: Strategy | Summariser) -> None:
+@overload
+def register_strategy(name: str, strategy: object) -> None: ...
+
+
+@overload
+def register_strategy(name: str) -> Callable[[_Given], _Given]: ...
+
+
+def register_strategy(name: str, strategy: object = None) -> Callable[[_Given], _Given] | None:
     """Make a strategy known by a name, to be chosen by ``Settings(strategy=name)``.
 
     Parameters
@@ -54,25 +67,58 @@ def register_strategy(name: str, strategy: Strategy | Summariser) -> None:
     name
         Its name; a known one is replaced.
     strategy
-        An object with `compact`, or a plain function ``(conversation, prior) -> summary`` that
-        writes the summary from the record of what is to be replaced and the earlier summary.
+        An object with `compact`, or a class or function without arguments that makes one; or a
+        function ``(conversation, prior) -> summary`` that writes the summary from the record of
+        what is to be replaced and the earlier summary. Left out: use it as a decorator.
+
+    Raises
+    ------
+    UsageError
+        When the name is blank or there is nothing that could compact.
 
     Examples
     --------
-    >>> register_strategy("last words", lambda conversation, prior: conversation[-200:])
+    >>> @register_strategy("last words")
+    ... def last_words(conversation, prior):
+    ...     return conversation[-200:]
     >>> "last words" in strategies()
     True
     """
     if not name.strip():
         msg = f"a strategy needs a name, not {name!r}"
         raise UsageError(msg)
-    if hasattr(strategy, "compact"):
-        _STRATEGIES[name] = strategy  # type: ignore[assignment]  # it has what a strategy has
-    elif callable(strategy):
-        _STRATEGIES[name] = WrittenSummary(name, strategy)
-    else:
-        msg = f"{strategy!r} is no strategy; give a function of two texts, or an object to compact"
-        raise UsageError(msg)
+    if strategy is not None:
+        _STRATEGIES[name] = _made(name, strategy)
+        return None
+
+    def register(given: _Given) -> _Given:
+        _STRATEGIES[name] = _made(name, given)
+        return given
+
+    return register
+
+
+def _made(name: str, given: Any) -> Strategy:
+    """Return the strategy that an object, a class, a factory or a plain function stands for."""
+    if callable(given) and (isinstance(given, type) or not _takes_arguments(given)):
+        given = given()
+    if inspect.iscoroutinefunction(getattr(given, "compact", None)):
+        strategy: Strategy = given
+        return strategy
+    if callable(given):
+        return WrittenSummary(name, given)
+    msg = (
+        f"{given!r} is no strategy; give a function of two texts, or an object with "
+        "`async def compact(self, job)`"
+    )
+    raise UsageError(msg)
+
+
+def _takes_arguments(given: Callable[..., Any]) -> bool:
+    try:
+        return bool(inspect.signature(given).parameters)
+    except ValueError:  # built in, without a signature
+        return True
 
 
 def _strategy(name: str) -> Strategy:
@@ -103,8 +149,8 @@ async def compact(
     overflow
         Whether the provider had refused the request for its length.
     replay
-        Whether the newest question is left out of the summary and asked again behind it, where
-        there is anything before it.
+        Whether the newest question is still to be answered. It is kept in the tail, or left out
+        of the summary and asked again behind it, where there is anything before it.
 
     Returns
     -------
@@ -115,39 +161,54 @@ async def compact(
     ------
     UsageError
         When there is no such strategy.
+    CompactionError
+        When a strategy of the user's own raises something.
     """
     strategy = _strategy(setup.settings.strategy)
     job = _job(session, setup, auto=auto, overflow=overflow, replay=replay)
     if not to_model_messages(job.head):
         before = estimate_view(job.visible)
         return CompactionResult(outcome="nothing to do", tokens_before=before, tokens_after=before)
-    result = await strategy.compact(job)
-    if job.replay is None or result.outcome != "done" or result.summary_id is None:
+    result = await _run(strategy, job)
+    if result.outcome != "done" or result.summary_id is None or result.replayed_id is not None:
         return result
-    replayed_id, events = replay_events(session, job.replay)
+    if job.replay is None:
+        kept = question_to_replay(job.visible) if replay else None
+        return msgspec.structs.replace(result, replayed_id=kept and kept.message.id)
+    replayed_id, events = replay_events(session, job.replay, strip_media=overflow)
     await session.write(events)
     after = estimate_view(session.visible(parity=setup.settings.parity))
     return msgspec.structs.replace(result, replayed_id=replayed_id, tokens_after=after)
+
+
+async def _run(strategy: Strategy, job: CompactionJob) -> CompactionResult:
+    try:
+        return await strategy.compact(job)
+    except ForgeError:
+        raise
+    except Exception as error:
+        name = job.settings.strategy
+        msg = f"the compaction strategy {name!r} failed: {type(error).__name__}: {error}; mend it"
+        raise CompactionError(msg, strategy=name) from error
 
 
 def _job(
     session: Session, setup: RunSetup, *, auto: bool, overflow: bool, replay: bool
 ) -> CompactionJob:
     visible = session.visible(parity=setup.settings.parity)
+    limits = setup.provider.limits(setup.model.model_id)
+    usable = usable_tokens(limits, reserved=setup.settings.reserved, parity=setup.settings.parity)
     asked = question_to_replay(visible) if replay or overflow else None
-    history = without_boundaries(visible)
-    if asked is not None:
-        history = history[: history.index(asked)]
-    usable = usable_tokens(
-        setup.provider.limits(setup.model.model_id), reserved=setup.settings.reserved
-    )
-    tail_start = select_tail(
-        history,
-        budget_tokens=tail_budget(setup.settings, usable),
-        max_turns=setup.settings.tail_turns,
-        after_seq=0 if setup.settings.parity else _newest_summary_seq(visible),
-        parity=setup.settings.parity,
-    )
+    history: Sequence[MessageWithParts] = without_boundaries(visible)
+    tail_start = None
+    if asked is None or not overflow:
+        tail_start = _tail_start(history, visible, setup.settings, usable)
+    if asked is not None and (overflow or tail_start is None):
+        history = _left_out(history, asked, parity=setup.settings.parity)
+        if setup.settings.parity:
+            tail_start = _tail_start(history, visible, setup.settings, usable)
+    else:
+        asked = None  # it stays where it is, in the tail
     return CompactionJob(
         session=session,
         setup=setup,
@@ -158,7 +219,34 @@ def _job(
         tail_start_id=tail_start,
         prior=_prior(visible),
         replay=asked,
+        usable=usable,
     )
+
+
+def _tail_start(
+    history: Sequence[MessageWithParts],
+    visible: Sequence[MessageWithParts],
+    settings: Settings,
+    usable: int | None,
+) -> str | None:
+    return select_tail(
+        history,
+        budget_tokens=tail_budget(settings, usable),
+        max_turns=settings.tail_turns,
+        after_seq=0 if settings.parity else _newest_summary_seq(visible),
+        parity=settings.parity,
+    )
+
+
+def _left_out(
+    history: Sequence[MessageWithParts], asked: MessageWithParts, *, parity: bool
+) -> Sequence[MessageWithParts]:
+    """Return a history without the question that is asked again.
+
+    What was done about it stays, so that it is not done again; opencode leaves that out too.
+    """
+    place = next(n for n, item in enumerate(history) if item.message.id == asked.message.id)
+    return history[:place] if parity else [*history[:place], *history[place + 1 :]]
 
 
 def _before(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from forge_nb.compaction.boundary import Boundary
 from forge_nb.compaction.prompt import SUMMARY_SYSTEM, summary_prompt
-from forge_nb.compaction.serialize import conversation_text
-from forge_nb.messages.render import ModelMessage, ModelPart, to_model_messages
+from forge_nb.compaction.written import job_record
+from forge_nb.messages.render import ModelMessage, ModelPart
 from forge_nb.processor import Processor, status
 from forge_nb.providers.base import ModelRequest
 from forge_nb.tools.registry import ToolRegistry
@@ -43,13 +43,7 @@ class ModelSummary:
 
 def summary_request(job: CompactionJob) -> ModelRequest:
     """Return what the model is asked: one text with the record, the earlier summary, the order."""
-    messages = to_model_messages(
-        job.head,
-        target=job.setup.model,
-        strip_media=True,
-        tool_output_max_chars=job.settings.summary_tool_chars,
-    )
-    text = summary_prompt(conversation_text(messages), prior=job.prior, pinned=job.settings.pinned)
+    text = summary_prompt(job_record(job), prior=job.prior, pinned=job.settings.pinned)
     part = ModelPart(id="summary-request", kind="text", text=text)
     return ModelRequest(
         model=job.setup.model,

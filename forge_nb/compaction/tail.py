@@ -1,24 +1,30 @@
 """Where the verbatim tail starts: a pure choice over the visible messages.
 
 The newest whole turns are kept as far as they fit the budget. A newest turn that is larger than
-the budget is split between messages, never inside one, so a tool call always stays with its result
-and signed reasoning with the calls that follow it. (opencode splits an older turn as well.)
+the budget is split between messages, never inside one, so a tool call always stays with its result;
+and never between signed reasoning and the messages of its turn that lean on it. (opencode splits an
+older turn as well, and looks at no signature.) Weighing takes linear time.
+
+Properties, proved in `tests/properties/test_tail.py`: head and tail are all; the tail holds its
+budget and starts with a question, or inside the newest turn where no signature is cut off.
 """
 
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from forge_nb.messages.estimate import estimate_tokens
+from forge_nb.messages.estimate import CHARS_PER_TOKEN, estimate_tokens
 from forge_nb.messages.message import AssistantMessage, UserMessage
-from forge_nb.messages.parts import CompactionPart
+from forge_nb.messages.parts import CompactionPart, ReasoningPart
 from forge_nb.messages.render import input_text, to_model_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forge_nb.messages.message import MessageWithParts
+    from forge_nb.messages.parts import Part
     from forge_nb.messages.render import ModelMessage
     from forge_nb.settings import Settings
 
@@ -114,51 +120,95 @@ def select_tail(
         for place, item in enumerate(messages)
         if isinstance(item.message, UserMessage) and item.seq > after_seq
     ]
-    wanted = starts if max_turns is None else starts[-max_turns:]
-    weigh = _json_tokens if parity else estimate_view
-    weights = [weigh([item]) for item in messages]
-    start = len(messages)
+    most = len(starts) if max_turns is None else max(max_turns, 0)
+    weights = _JsonWeights(messages) if parity else _Weights(messages)
+    start = end = len(messages)
     left = budget_tokens
-    for first in reversed(wanted):
-        weight = sum(weights[first:start])
+    for first in reversed(starts[len(starts) - min(most, len(starts)) :]):
+        weight = weights.of(first, start)
         if weight > left:
-            if parity or start == len(messages):
-                start = _split(weights, first, start, left)
+            if parity or start == end:
+                places = _places(messages, first, start, parity=parity)
+                fitting = (place for place in places if weights.of(place, start) <= left)
+                start = next(fitting, start)
             break
         left -= weight
         start = first
-    return None if start in {0, len(messages)} else messages[start].message.id
+    return None if start in {0, end} else messages[start].message.id
 
 
-def _json_tokens(messages: Sequence[MessageWithParts]) -> int:
-    """Return a quarter of the characters of the messages' JSON in the AI SDK's form."""
-    written = [wired for message in to_model_messages(messages) for wired in _sdk(message)]
-    return estimate_tokens(json.dumps(written, ensure_ascii=False, separators=(",", ":")))
+def _places(
+    messages: Sequence[MessageWithParts], first: int, end: int, *, parity: bool
+) -> list[int]:
+    """Return where a turn may be split: before a message that leans on no signature before it."""
+    places: list[int] = []
+    has_signature = False
+    for place in range(first, end):
+        is_signed = not parity and any(map(_is_signed, messages[place].parts))
+        if place > first and (is_signed or not has_signature):
+            places.append(place)
+        has_signature = has_signature or is_signed
+    return places
+
+
+def _is_signed(part: Part) -> bool:
+    """Return whether a part is reasoning that its provider wants back as it was."""
+    return isinstance(part, ReasoningPart) and bool(part.metadata) and not part.discarded
+
+
+class _Weights:
+    """Estimated tokens of any run of messages, from sums that are made once."""
+
+    def __init__(self, messages: Sequence[MessageWithParts]) -> None:
+        self._sums = [0, *accumulate(estimate_view([item]) for item in messages)]
+
+    def of(self, start: int, end: int) -> int:
+        """Return the weight of the messages from `start` up to `end`."""
+        return self._sums[end] - self._sums[start]
+
+
+class _JsonWeights:
+    """A quarter of the characters of the messages' JSON in the AI SDK's form, as opencode weighs.
+
+    A run's JSON is an array: its members, a comma between any two, two brackets.
+    """
+
+    def __init__(self, messages: Sequence[MessageWithParts]) -> None:
+        members = [[_json(one) for sent in _sent(item) for one in _sdk(sent)] for item in messages]
+        self._counts = [0, *accumulate(map(len, members))]
+        self._chars = [0, *accumulate(sum(map(len, texts)) for texts in members)]
+
+    def of(self, start: int, end: int) -> int:
+        """Return the weight of the messages from `start` up to `end`."""
+        count = self._counts[end] - self._counts[start]
+        chars = self._chars[end] - self._chars[start] + max(count - 1, 0) + len("[]")
+        return (chars + CHARS_PER_TOKEN // 2) // CHARS_PER_TOKEN
+
+
+def _sent(item: MessageWithParts) -> list[ModelMessage]:
+    return to_model_messages([item], parity=True)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _sdk(message: ModelMessage) -> list[dict[str, object]]:
+    """Return a message in the AI SDK's form: results stand in a message of their own."""
     said: list[dict[str, object]] = []
     results: list[dict[str, object]] = []
     for part in message.parts:
-        if part.kind != "tool":
-            word = part.kind if part.kind in {"reasoning", "file"} else "text"
-            said.append({"type": word, "text": part.text})
-            continue
-        call = {"toolCallId": part.call_id, "toolName": part.tool}
-        said.append({"type": "tool-call", **call, "input": part.input})
-        kind = "error-text" if part.is_error else "text"
-        output = {"type": kind, "value": part.text}
-        results.append({"type": "tool-result", **call, "output": output})
+        if part.kind == "tool":
+            call = {"toolCallId": part.call_id, "toolName": part.tool}
+            said.append({"type": "tool-call", **call, "input": part.input})
+            output = {"type": "error-text" if part.is_error else "text", "value": part.text}
+            results.append({"type": "tool-result", **call, "output": output})
+        elif part.kind == "file":
+            named = {"filename": part.text} if part.text else {}
+            said.append({"type": "file", "mediaType": part.mime, **named, "data": part.url})
+        else:
+            options = {"providerOptions": part.metadata} if part.metadata else {}
+            word = "reasoning" if part.kind == "reasoning" else "text"
+            said.append({"type": word, "text": part.text, **options})
     wired: list[dict[str, object]] = [{"role": message.role, "content": said}]
     return [*wired, {"role": "tool", "content": results}] if results else wired
-
-
-def _split(weights: Sequence[int], first: int, end: int, left: int) -> int:
-    """Return the earliest place inside a turn from which the rest of it fits; `end` for none."""
-    start = end
-    for place in range(end - 1, first, -1):
-        left -= weights[place]
-        if left < 0:
-            break
-        start = place
-    return start

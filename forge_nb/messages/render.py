@@ -36,17 +36,20 @@ from forge_nb.messages.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from forge_nb.messages.message import MessageWithParts
     from forge_nb.messages.parts import Part
 
 __all__ = [
+    "MediaSupport",
     "ModelMessage",
     "ModelPart",
     "ModelPartKind",
     "ToolSpec",
+    "attached_line",
     "input_text",
+    "is_media",
     "to_model_messages",
 ]
 
@@ -72,6 +75,8 @@ class ModelPart(msgspec.Struct, frozen=True, kw_only=True):
     url: str | None = None
     metadata: dict[str, Any] | None = None
     """Provider metadata, signatures among them; only for the model that wrote it."""
+    files: tuple[ModelPart, ...] = ()
+    """Files that are part of a tool's result, for a model that takes them there."""
 
 
 class ModelMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,9 +96,49 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """JSON schema of the input."""
 
 
-class _Rendering(msgspec.Struct, frozen=True):
+class MediaSupport(msgspec.Struct, frozen=True, kw_only=True):
+    """Which files a model takes, as MIME types: ``image/png``, ``image/*``, ``*`` for all.
+
+    Examples
+    --------
+    >>> MediaSupport(asked=("image/*",)).takes("image/png")
+    True
+    """
+
+    asked: tuple[str, ...] = ("*",)
+    """In what it is asked; any other file becomes a line of text."""
+    results: tuple[str, ...] = ()
+    """Inside a tool's result, as data; other media follow in a message of the user."""
+
+    def takes(self, mime: str) -> bool:
+        """Return whether a file may stand in what the model is asked."""
+        return _matches(mime, self.asked)
+
+    def takes_in_result(self, mime: str, url: str) -> bool:
+        """Return whether a file may stand inside a tool's result."""
+        return url.startswith("data:") and _matches(mime, self.results)
+
+
+def _matches(mime: str, patterns: tuple[str, ...]) -> bool:
+    kind = f"{mime.partition('/')[0]}/*"
+    return any(pattern in {"*", kind, mime} for pattern in patterns)
+
+
+_ALL_MEDIA = MediaSupport()
+
+
+class _File(msgspec.Struct, frozen=True):
+    id: str
+    mime: str
+    url: str
+    name: str
+
+
+class _Rendering(msgspec.Struct, frozen=True, kw_only=True):
     target: ModelRef | None
+    media: MediaSupport
     strip_media: bool
+    as_data: bool
     tool_output_max_chars: int | None
     parity: bool
 
@@ -102,7 +147,9 @@ def to_model_messages(
     messages: Iterable[MessageWithParts],
     *,
     target: ModelRef | None = None,
+    media: MediaSupport = _ALL_MEDIA,
     strip_media: bool = False,
+    as_data: bool = False,
     tool_output_max_chars: int | None = None,
     parity: bool = False,
 ) -> list[ModelMessage]:
@@ -115,29 +162,72 @@ def to_model_messages(
     target
         The model that will read it. Reasoning of another model becomes plain text and loses its
         provider metadata. None: every message is read by the model that wrote it.
+    media
+        Which files the target takes, and where.
     strip_media
         Whether images and PDFs become a line of text.
+    as_data
+        For a record of the conversation: every file is there, none is a line of text yet, and those
+        of a tool's result stay inside it.
     tool_output_max_chars
         Cut of a tool's output; None for whole.
     parity
         Behave as opencode does where this package differs: an aborted message is sent for the sake
         of any part but a step's start and reasoning, be it an empty text or a patch that the model
-        never reads; an empty text is sent, as a blank beside signed reasoning.
+        never reads; an empty text is sent, as a blank beside signed reasoning; a request to compact
+        is sent whose summary came to nothing, and of that what was said before an abort.
 
     Returns
     -------
     list of ModelMessage
         Messages that render to nothing are left out.
     """
-    how = _Rendering(target, strip_media, tool_output_max_chars, parity)
+    how = _Rendering(
+        target=target,
+        media=media,
+        strip_media=strip_media,
+        as_data=as_data,
+        tool_output_max_chars=tool_output_max_chars,
+        parity=parity,
+    )
+    seen = list(messages)
+    abandoned = set() if parity else _abandoned(seen)
     rendered: list[ModelMessage] = []
-    for item in messages:
+    for item in seen:
+        if item.message.id in abandoned:
+            continue
         if isinstance(item.message, UserMessage):
             rendered += _message(item, "user", _user_parts(item, how))
         elif _is_sendable(item.message, item.parts, how):
             rendered += _message(item, "assistant", _assistant_parts(item, how))
             rendered += _tool_media(item, how)
     return rendered
+
+
+def _abandoned(messages: list[MessageWithParts]) -> set[str]:
+    """Return the summaries that came to nothing, and the requests that have no other answer."""
+    failed: dict[str, str | None] = {}
+    answered: set[str | None] = set()
+    for item in messages:
+        message = item.message
+        if not isinstance(message, AssistantMessage) or not message.is_summary:
+            continue
+        if message.is_finished and any(_is_said(part) for part in item.parts):
+            answered.add(message.parent_id)
+        else:
+            failed[message.id] = message.parent_id
+    requests = {parent for parent in failed.values() if parent is not None}
+    requests = {
+        item.message.id
+        for item in messages
+        if item.message.id in requests
+        if any(isinstance(part, CompactionPart) for part in item.parts)
+    }
+    return set(failed) | (requests - answered)
+
+
+def _is_said(part: Part) -> bool:
+    return isinstance(part, TextPart) and bool(part.text.strip()) and not part.discarded
 
 
 def _message(
@@ -159,25 +249,30 @@ def _user_part(part: Part, how: _Rendering) -> ModelPart | None:
             return ModelPart(id=part.id, kind="compaction", text=COMPACTION_ASKED)
         case SubtaskPart():
             return ModelPart(id=part.id, kind="subtask", text=SUBTASK_ASKED)
-        case FilePart() if part.mime not in _EXPANDED_MIMES:
-            return _file(part, how)
+        case FilePart() if how.as_data or part.mime not in _EXPANDED_MIMES:
+            return _file(_File(part.id, part.mime, part.url, part.filename or ""), how)
         case _:
             return None
 
 
-def _file(part: FilePart, how: _Rendering) -> ModelPart:
-    if how.strip_media and _is_media(part.mime):
-        return ModelPart(id=part.id, kind="text", text=_attached(part.mime, part.filename))
-    return ModelPart(
-        id=part.id, kind="file", text=part.filename or "", mime=part.mime, url=part.url
-    )
+def _file(file: _File, how: _Rendering) -> ModelPart:
+    strip = how.strip_media and is_media(file.mime)
+    if not how.as_data and (strip or not how.media.takes(file.mime)):
+        return ModelPart(id=file.id, kind="text", text=attached_line(file.mime, file.name))
+    return _whole(file)
 
 
-def _attached(mime: str, filename: object) -> str:
+def _whole(file: _File) -> ModelPart:
+    return ModelPart(id=file.id, kind="file", text=file.name, mime=file.mime, url=file.url)
+
+
+def attached_line(mime: str, filename: str | None) -> str:
+    """Return the line of text that stands for a file."""
     return f"[Attached {mime}: {filename or 'file'}]"
 
 
-def _is_media(mime: str) -> bool:
+def is_media(mime: str) -> bool:
+    """Return whether a file is an image or a PDF."""
     return mime.startswith("image/") or mime == "application/pdf"
 
 
@@ -195,7 +290,7 @@ def _says_something(part: Part, how: _Rendering) -> bool:
         return False
     if how.parity:
         return not isinstance(part, StepStartPart | ReasoningPart)
-    return isinstance(part, ToolPart) or (isinstance(part, TextPart) and bool(part.text.strip()))
+    return isinstance(part, ToolPart) or _is_said(part)
 
 
 def _assistant_parts(item: MessageWithParts, how: _Rendering) -> list[ModelPart]:
@@ -247,6 +342,7 @@ def _tool(part: ToolPart, how: _Rendering, *, is_own: bool) -> ModelPart:
         input=part.state.input,
         is_error=is_error,
         metadata=part.metadata if is_own else None,
+        files=tuple(_result_files(part, how)),
     )
 
 
@@ -261,8 +357,8 @@ def _tool_result(part: ToolPart, how: _Rendering) -> tuple[str, bool]:
             metadata = state.metadata or {}
             partial = metadata.get("output")
             if metadata.get(INTERRUPTED_KEY) and isinstance(partial, str):
-                return partial, False
-            return state.error, True
+                return _capped(partial, how.tool_output_max_chars), False
+            return _capped(state.error, how.tool_output_max_chars), True
         case _:
             return TOOL_INTERRUPTED, True
 
@@ -273,30 +369,37 @@ def _capped(text: str, limit: int | None) -> str:
     return f"{text[:limit]}\n{_TRUNCATED.format(len(text) - limit)}"
 
 
+def _attachments(part: ToolPart) -> list[_File]:
+    """Return what came with a result and was not cleared."""
+    state = part.state
+    if not isinstance(state, ToolCompleted) or state.time.compacted is not None:
+        return []
+    keys = ("id", "mime", "url", "filename")
+    return [_File(*(str(one.get(key) or "") for key in keys)) for one in state.attachments or ()]
+
+
+def _result_files(part: ToolPart, how: _Rendering) -> Iterator[ModelPart]:
+    """Yield the files that stay inside a tool's result."""
+    for file in _attachments(part):
+        takes = not how.strip_media and how.media.takes_in_result(file.mime, file.url)
+        if how.as_data or (takes and is_media(file.mime)):
+            yield _whole(file)
+
+
 def _tool_media(item: MessageWithParts, how: _Rendering) -> list[ModelMessage]:
     """Return the extra user message that carries the media of a message's tool results."""
-    media = [
-        attachment
+    if how.strip_media or how.as_data:
+        return []
+    files = [
+        _file(file, how)
         for part in item.parts
         if isinstance(part, ToolPart) and not part.discarded
-        if isinstance(part.state, ToolCompleted)
-        if part.state.time.compacted is None
-        for attachment in part.state.attachments or ()
-        if _is_media(str(attachment.get("mime", "")))
+        for file in _attachments(part)
+        if is_media(file.mime) and not how.media.takes_in_result(file.mime, file.url)
     ]
-    if not media or how.strip_media:
+    if not files:
         return []
     first = ModelPart(id=f"{item.message.id}:media", kind="text", text=ATTACHED_TOOL_MEDIA)
-    files = [
-        ModelPart(
-            id=str(one.get("id", "")),
-            kind="file",
-            text=str(one.get("filename") or ""),
-            mime=str(one.get("mime")),
-            url=str(one.get("url", "")),
-        )
-        for one in media
-    ]
     return [ModelMessage(id=item.message.id, role="user", parts=(first, *files))]
 
 

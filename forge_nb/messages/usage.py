@@ -28,6 +28,7 @@ __all__ = [
     "cost_of",
     "is_over",
     "usable_tokens",
+    "used_tokens",
 ]
 
 TOKEN_KINDS = ("input", "output", "reasoning", "cache_read", "cache_write")
@@ -175,13 +176,16 @@ def cost_of(tokens: TokenUsage, prices: UnitPrices | None) -> Cost:
     return Cost(usd=usd, source="computed", prices=prices)
 
 
-def usable_tokens(limits: ModelLimits, *, reserved: int | None = None) -> int | None:
+def usable_tokens(
+    limits: ModelLimits, *, reserved: int | None = None, parity: bool = False
+) -> int | None:
     """Return how many tokens of context a session may use before it is compacted.
 
-    The window less what the answer may need: ``min(limits.output or 32000, 32000)``. Where the
-    input has a limit of its own: that limit less ``reserved``, by default the smaller of 20,000
-    and the answer's share (both as in opencode). Never less than half of the window, so that a
-    model whose output limit equals its window is still usable.
+    The window less what is kept free. The window is the input's own limit where there is one, else
+    the context. Free is by default what the answer may need, ``min(limits.output or 32000,
+    32000)``; where the input has its own limit at most 20,000 of that (both as in opencode). Never
+    less than half of the window, so that a model whose output limit equals its window is still
+    usable. A `reserved` of the user's own goes below that half, as long as it leaves anything.
 
     Parameters
     ----------
@@ -189,23 +193,48 @@ def usable_tokens(limits: ModelLimits, *, reserved: int | None = None) -> int | 
         The model's window.
     reserved
         Tokens to keep free, instead of the defaults above.
+    parity
+        As opencode: no floor, and `reserved` counts only where the input has its own limit.
 
     Returns
     -------
     int or None
         None when the window is unknown: overflow is then never predicted.
+
+    Examples
+    --------
+    >>> usable_tokens(ModelLimits(context=200_000, output=64_000))
+    168000
     """
-    if not limits.context:
+    window = limits.input or limits.context
+    if not window or (parity and not limits.context):
         return None
     answer = min(limits.output or OUTPUT_TOKENS_MAX, OUTPUT_TOKENS_MAX)
-    if limits.input:
-        window, keep = limits.input, min(RESERVE_TOKENS_MAX, answer)
-    else:
-        window, keep = limits.context, answer
-    keep = keep if reserved is None else reserved
-    return max(window - keep, int(window * USABLE_FLOOR))
+    free = min(RESERVE_TOKENS_MAX, answer) if limits.input else answer
+    if parity:
+        return max(window - (reserved if reserved is not None and limits.input else free), 0)
+    if reserved is not None and 0 <= reserved < window:
+        return window - reserved
+    return max(window - free, int(window * USABLE_FLOOR))
 
 
-def is_over(used_tokens: int | None, usable: int | None) -> bool:
+def used_tokens(tokens: TokenUsage, *, parity: bool = False) -> int | None:
+    """Return how many tokens of the window a call has used, its answer included.
+
+    The greater of the provider's total and our sum. In parity as opencode counts: the total, else
+    the sum without reasoning.
+
+    Examples
+    --------
+    >>> used_tokens(TokenUsage(input=100, output=10, reasoning=5, total=110))
+    115
+    """
+    if parity:
+        kinds = (tokens.input, tokens.output, tokens.cache.read, tokens.cache.write)
+        return tokens.total or _sum_known(kinds)
+    return max((n for n in (tokens.total, tokens.sum) if n is not None), default=None)
+
+
+def is_over(used: int | None, usable: int | None) -> bool:
     """Return whether the context has reached the usable window; False when either is unknown."""
-    return used_tokens is not None and usable is not None and used_tokens >= usable
+    return used is not None and usable is not None and used >= usable

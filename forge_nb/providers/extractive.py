@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from forge_nb.messages.record import Said, read_record
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from forge_nb.messages.record import Speaker
     from forge_nb.messages.render import ModelMessage
 
-__all__ = ["HEADINGS", "summarise"]
+__all__ = ["HEADINGS", "extract", "summarise"]
 
 HEADINGS = ("Objective", "Important Details", "Work State", "Next Move", "Relevant Files")
 
@@ -23,15 +26,14 @@ _CONSTRAINT = re.compile(r"\b(must|never|always|do not|don't|only|without)\b", r
 _FINDING = re.compile(
     r"\b(fail|pass|error|because|cause|found|fixed|\d+ (tests?|passed|failed))", re.IGNORECASE
 )
-_CONVERSATION = re.compile(r"<conversation>\n(.*)\n</conversation>", re.DOTALL)
-_PRIOR = re.compile(r"<prior-summary>\n(.*)\n</prior-summary>", re.DOTALL)
-_SPEAKER = re.compile(
-    r"^\[(User|Assistant|Assistant reasoning|Assistant tool call|Tool result|Tool error)\]: ",
-    re.MULTILINE,
-)
 _WORD = re.compile(r"[\w./-]+")
 _PATH = re.compile(r"/?(?:[\w.-]+/)+[\w.-]+\.\w{1,5}|[\w-]+\.(?:py|toml|md|json|ts)")
 _PATH_CHARS = 200  # a longer word is no path; a bound, so that the search takes linear time
+_TITLE = f"## {HEADINGS[0]}"
+_SPEAKERS: dict[tuple[str, str], Speaker] = {
+    ("user", "text"): "User",
+    ("assistant", "text"): "Assistant",
+}
 _SHARE = 0.6  # of the source's length, at most
 _LINE_CHARS = 220
 
@@ -45,50 +47,54 @@ def summarise(messages: Sequence[ModelMessage]) -> str:
         What the model would read; the last one is the request to summarise and is left out. A
         request that holds the conversation as a record is read instead.
     """
-    texts = _record(messages[-1]) or [
-        (message.role, part.kind, part.text) for message in messages[:-1] for part in message.parts
-    ]
-    earlier = [text for _, _, text in texts if text.startswith(f"## {HEADINGS[0]}")]
-    said = [(role, line) for role, kind, text in texts if kind == "text" for line in _lines(text)]
+    said, prior = read_record("\n".join(part.text for part in messages[-1].parts))
+    return extract(said or _said(messages[:-1]), prior)
+
+
+def extract(said: Sequence[Said], prior: str | None) -> str:
+    """Return a summary of what was said; shorter than it is, empty where that cannot be.
+
+    Parameters
+    ----------
+    said
+        Who said what, in order. What the assistant said under our headings is an earlier summary.
+    prior
+        The earlier summary; None for none.
+    """
+    texts = [one.text for one in said] if prior is None else [prior, *(one.text for one in said)]
+    is_earlier = [one.speaker == "Assistant" and one.text.startswith(_TITLE) for one in said]
+    earlier = [one.text for one, old in zip(said, is_earlier, strict=True) if old]
+    earlier += [] if prior is None else [prior]
+    words = [one for one, old in zip(said, is_earlier, strict=True) if not old]
+    asked = [line for one in words if one.speaker == "User" for line in _lines(one.text)]
+    answered = [line for one in words if one.speaker == "Assistant" for line in _lines(one.text)]
+    loose = [] if prior is None or _TITLE in prior else _lines(prior)  # not under our headings
     sections = {
-        HEADINGS[0]: _section(earlier, HEADINGS[0]) or _first(said, "user"),
-        HEADINGS[1]: _section(earlier, HEADINGS[1])
-        + [line for role, line in said if role == "user" and _CONSTRAINT.search(line)],
+        HEADINGS[0]: _section(earlier, HEADINGS[0]) or asked[:1],
+        HEADINGS[1]: [*_section(earlier, HEADINGS[1]), *loose]
+        + [line for line in asked if _CONSTRAINT.search(line)],
         HEADINGS[2]: _section(earlier, HEADINGS[2])[-3:]
-        + [line for role, line in said if role == "assistant" and _FINDING.search(line)][-6:],
-        HEADINGS[3]: [line for role, line in said if role == "assistant"][-1:],
-        HEADINGS[4]: _section(earlier, HEADINGS[4]) + _paths(text for _, _, text in texts),
+        + [line for line in answered if _FINDING.search(line)][-6:],
+        HEADINGS[3]: answered[-1:],
+        HEADINGS[4]: _section(earlier, HEADINGS[4]) + _paths(texts),
     }
-    size = sum(len(text) for _, _, text in texts)
+    size = sum(map(len, texts))
     summary = _fitted(sections, int(size * _SHARE))
     return summary if len(summary) < size else ""
 
 
-def _record(request: ModelMessage) -> list[tuple[str, str, str]]:
-    """Return who said what in a request's record, the earlier summary first; empty for none."""
-    text = "\n".join(part.text for part in request.parts)
-    found = _CONVERSATION.search(text)
-    if found is None:
-        return []
-    prior = _PRIOR.search(text)
-    said = [("assistant", "text", prior.group(1))] if prior else []
-    pieces = _SPEAKER.split(found.group(1))[1:]
-    for speaker, words in zip(pieces[::2], pieces[1::2], strict=True):
-        role = "user" if speaker == "User" else "assistant"
-        kind = "text" if speaker in {"User", "Assistant"} else "tool"
-        said.append((role, kind, words.strip()))
-    return said
+def _said(messages: Sequence[ModelMessage]) -> list[Said]:
+    """Return what was said in messages that are no record; tools' words are nobody's."""
+    return [
+        Said(_SPEAKERS.get((message.role, part.kind), "Tool result"), part.text)
+        for message in messages
+        for part in message.parts
+    ]
 
 
 def _lines(text: str) -> list[str]:
-    if text.startswith(f"## {HEADINGS[0]}"):
-        return []
     lines = (line.strip(" -*#\t") for line in _SENTENCE.split(text))
     return [line[:_LINE_CHARS] for line in lines if line]
-
-
-def _first(said: Iterable[tuple[str, str]], role: str) -> list[str]:
-    return [line for who, line in said if who == role][:1]
 
 
 def _paths(texts: Iterable[str]) -> list[str]:

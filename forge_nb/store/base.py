@@ -112,6 +112,13 @@ class Store(Protocol):
         """Return one message with its parts; raises NotFoundError."""
         ...
 
+    def unfinished(self, session_id: str) -> list[MessageWithParts]:
+        """Return the answers written here that are not closed, oldest first.
+
+        An answer without a time of completion, or with a part that is still open.
+        """
+        ...
+
     def prompts(self, session_id: str, *states: PromptState) -> list[MessageWithParts]:
         """Return the local user messages in these states, oldest first."""
         ...

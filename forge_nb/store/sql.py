@@ -245,6 +245,33 @@ class SqlStore:
             raise NotFoundError(msg, session_id=session_id, message_id=message_id)
         return self._with_parts(session_id, rows)[0]
 
+    def unfinished(self, session_id: str) -> list[MessageWithParts]:
+        """Return the local answers that are not closed, oldest first."""
+        table, part = schema.message, schema.part
+        is_open = sa.or_(
+            part.c.status.in_(("pending", "running")),
+            sa.and_(
+                part.c.type.in_(("text", "reasoning")),
+                part.c.time_start.is_not(None),
+                part.c.time_end.is_(None),
+            ),
+        )
+        has_open = sa.exists().where(
+            *self._mine(part),
+            part.c.session_id == table.c.session_id,
+            part.c.message_id == table.c.id,
+            is_open,
+        )
+        where = (
+            *self._mine(table),
+            table.c.session_id == session_id,
+            table.c.role == "assistant",
+            table.c.origin_format.is_(None),
+            sa.or_(table.c.time_completed.is_(None), has_open),
+        )
+        [rows] = self._rows(sa.select(table).where(*where).order_by(table.c.seq))
+        return self._with_parts(session_id, rows) if rows else []
+
     def prompts(self, session_id: str, *states: PromptState) -> list[MessageWithParts]:
         """Return the local user messages in these states, oldest first."""
         table = schema.message
@@ -254,7 +281,7 @@ class SqlStore:
             table.c.prompt_state.in_(states),
         )
         [rows] = self._rows(sa.select(table).where(*where).order_by(table.c.seq))
-        return self._with_parts(session_id, rows)
+        return self._with_parts(session_id, rows) if rows else []
 
     def usage(self, session_id: str) -> list[UsageRecord]:
         """Return the session's usage records in the order in which they were written."""

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the script stands beside no package
+
 from forge_nb.bus import Bus
 from forge_nb.clock import FixedClock, random_source
 from forge_nb.events import MessageUpdated, PartDelta, SessionUpdated
@@ -44,6 +46,7 @@ from forge_nb.session import Session
 from forge_nb.settings import Settings
 from forge_nb.store.open import open_store
 from forge_nb.tools.registry import ToolRegistry
+from tests.bench import engine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -253,10 +256,24 @@ def compared(name: str, value: float, unit: str, *, peer: str, peer_value: float
     return Figure(name, value, unit, peer, peer_value, value / peer_value)
 
 
+def measured(name: str) -> Callable[[Path], Figure]:
+    """Return a figure of `tests/bench/engine.py` as one of this table's."""
+
+    def run(folder: Path) -> Figure:
+        found: engine.Measured = getattr(engine, name)(folder)
+        return compared(name, found.value, found.unit, peer=found.peer, peer_value=found.peer_value)
+
+    return run
+
+
 FIGURES: dict[str, Callable[[Path], Figure]] = {
     "delta_cpu_us": delta_cpu_us,
     "import_mb_s": import_mb_s,
+    "live_delta_us": measured("live_delta_us"),
     "load_ext_ms": load_ext_ms,
+    "peak_mb": measured("peak_mb"),
+    "session_steps_s": measured("session_steps_s"),
+    "turn_kb": measured("turn_kb"),
     "turn_rows": turn_rows,
 }
 

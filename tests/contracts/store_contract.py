@@ -9,8 +9,10 @@ import pytest
 
 from forge_nb.errors import ConflictError, CursorError, NotFoundError, StoreError, UsageError
 from forge_nb.events import (
+    LOCAL,
     MessageRemoved,
     MessageUpdated,
+    Origin,
     PartRemoved,
     PartUpdated,
     SessionRemoved,
@@ -324,6 +326,42 @@ class StoreContract:
         store.apply([asked("msg_b", state="taken")]).result()
         both = store.prompts(SESSION, "waiting", "taken")
         assert [item.message.id for item in both] == ["msg_b", "msg_c"]
+
+    # ------------------------------------------------------------------------- what is open
+
+    def test_answers_that_are_not_closed_are_found_and_imported_ones_are_not(
+        self, store: SqlStore
+    ) -> None:
+        def answer(key: str, completed: int | None, origin: Origin = LOCAL) -> SyncEvent:
+            time = MessageTime(created=1, completed=completed)
+            message = AssistantMessage(id=key, session_id=SESSION, time=time)
+            return MessageUpdated(message=message, origin=origin)
+
+        def words(key: str, time: Span | None) -> SyncEvent:
+            part = TextPart(
+                id=f"prt_{key}", session_id=SESSION, message_id=key, text="x", time=time
+            )
+            return PartUpdated(part=part)
+
+        elsewhere = Origin(format="opencode", source_hash="x", source_id="y")
+        store.apply(
+            [
+                session(),
+                asked("msg_q"),
+                answer("msg_running", None),
+                answer("msg_open_text", 2),
+                words("msg_open_text", Span(start=1)),
+                answer("msg_closed", 2),
+                words("msg_closed", Span(start=1, end=2)),
+                answer("msg_elsewhere", None, elsewhere),
+            ]
+        ).result()
+        found = [item.message.id for item in store.unfinished(SESSION)]
+        assert found == ["msg_running", "msg_open_text"]
+        store.apply(
+            [answer("msg_running", 3), words("msg_open_text", Span(start=1, end=3))]
+        ).result()
+        assert store.unfinished(SESSION) == []
 
     # ------------------------------------------------------------------------- pages
 
