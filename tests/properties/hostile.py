@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from hypothesis import strategies as st
 
 import forge_nb
@@ -33,7 +33,6 @@ from forge_nb.messages.stream import (
 )
 from forge_nb.messages.usage import CacheTokens, ModelLimits, TokenUsage, UnitPrices
 from forge_nb.providers.registry import register_provider
-from forge_nb.settings import Settings
 from forge_nb.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from forge_nb.messages.stream import StreamEvent
     from forge_nb.providers.base import ModelRequest
     from forge_nb.run_loop import RunResult
+    from forge_nb.settings import Settings
     from forge_nb.store.base import StoredSession
 
 __all__ = ["ABORT", "HostileModel", "Run", "answers", "run_of", "summaries"]
@@ -215,7 +215,8 @@ async def broken(n: int = 0) -> str:
 # ------------------------------------------------------------------------------ what is left
 
 
-class Run(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Run:
     """Everything that can be known of a run."""
 
     result: RunResult | None
