@@ -46,6 +46,7 @@ from forge_nb.messages.usage import (
     used_tokens,
 )
 from forge_nb.messages.wire import ABORTED_MESSAGE, ERROR_ABORTED, ERROR_OVERFLOW
+from forge_nb.providers.base import unit_prices
 from forge_nb.retry import failure_of, is_retryable, message_error, retry_wait_s
 from forge_nb.tools.calls import ToolCalls, fingerprint
 from forge_nb.tools.environment import Environment
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from forge_nb.messages.assemble import Change
     from forge_nb.messages.parts import PatchPart
     from forge_nb.messages.stream import StreamEvent
+    from forge_nb.messages.usage import Cost, TokenUsage
     from forge_nb.providers.base import ModelRequest, Provider
     from forge_nb.session import Session
     from forge_nb.settings import Settings
@@ -126,7 +128,6 @@ class Processor:
         self._environment = environment or Environment()
         self._calls_made = list(self._environment.recent_calls)
         self._model_id = message.model_id or ""
-        self._prices = provider.prices(self._model_id)
         self._usable = usable_tokens(
             provider.limits(self._model_id), reserved=settings.reserved, parity=settings.parity
         )
@@ -142,7 +143,7 @@ class Processor:
             message.id,
             session.new_id,
             session.clock,
-            price=lambda tokens: cost_of(tokens, self._prices),
+            price=self._cost,
             trim=settings.trim,
             text_end_hooks=settings.text_end_hooks,
         )
@@ -412,6 +413,10 @@ class Processor:
         self.message = message
         await self.session.write([*events, MessageUpdated(message=message), *extra])
 
+    def _cost(self, tokens: TokenUsage) -> Cost:
+        context = tokens.context or 0
+        return cost_of(tokens, unit_prices(self._provider, self._model_id, context_tokens=context))
+
     def _usage_record(self, part: StepFinishPart) -> UsageRecord:
         is_known = part.tokens.is_reported or part.reason != "unknown"
         tokens = part.tokens if is_known else NO_TOKENS
@@ -423,7 +428,7 @@ class Processor:
             provider_id=self.message.provider_id,
             model_id=self.message.model_id,
             tokens=tokens,
-            cost=cost_of(tokens, self._prices),
+            cost=self._cost(tokens),
             cost_recorded_usd=part.cost,
             attempt=part.attempt,
             started_ms=self._started_ms,

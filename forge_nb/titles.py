@@ -19,7 +19,7 @@ from forge_nb.messages.parts import ModelRef, SubtaskPart, TextPart
 from forge_nb.messages.render import ModelMessage, ModelPart
 from forge_nb.messages.stream import StepFinish, StreamError, TextDelta, Usage
 from forge_nb.messages.usage import NO_TOKENS, TokenUsage, cost_of
-from forge_nb.providers.base import ModelRequest
+from forge_nb.providers.base import ModelRequest, unit_prices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,7 +168,11 @@ class TitleTask:
         return events
 
     def _usage(self) -> UsageRecord:
-        cost = cost_of(self._said.tokens, self._provider.prices(self._model.model_id))
+        tokens = self._said.tokens
+        prices = unit_prices(
+            self._provider, self._model.model_id, context_tokens=tokens.context or 0
+        )
+        cost = cost_of(tokens, prices)
         return UsageRecord(
             id=self._session.new_id("prt"),
             session_id=self._session.id,
@@ -176,7 +180,7 @@ class TitleTask:
             purpose="title",
             provider_id=self._model.provider_id,
             model_id=self._model.model_id,
-            tokens=self._said.tokens,
+            tokens=tokens,
             cost=cost,
             cost_recorded_usd=cost.usd,
             started_ms=self._started_ms,

@@ -34,6 +34,7 @@ from forge_nb.messages.stream import (
     ToolInputStart,
     Usage,
 )
+from forge_nb.messages.usage import TokenUsage, UnitPrices
 from forge_nb.messages.wire import ERROR_ABORTED, TOOL_ABORTED
 from forge_nb.settings import Settings
 from tests.helpers import USED, Saying, text, wait_for, workbench
@@ -296,3 +297,32 @@ def test_a_tool_s_long_output_is_cut_and_says_so() -> None:
     assert isinstance(state, ToolCompleted)
     assert "output cut" in state.output
     assert len(state.output) < 60_000
+
+
+def test_a_long_context_is_billed_at_its_tier() -> None:
+    class Tiered(Saying):
+        def prices_at(self, context_tokens: int) -> UnitPrices:
+            return UnitPrices(input=9 if context_tokens > 200_000 else 1, output=0)
+
+    for size, unit in ((200_000, 1), (200_001, 9)):
+        used = TokenUsage(input=size, output=1)
+        _, parts, message = run(Tiered(text("x", usage=used)))
+        assert message.cost == pytest.approx(size * unit / 1e6)
+        assert of_kind(parts, StepFinishPart).prices.input == unit
+
+
+def test_an_input_that_is_no_object_never_reaches_a_tool() -> None:
+    @forge_nb.tool
+    def take(value: str) -> str:
+        """Take a value."""
+        return value
+
+    call = ToolCall(call_id="c", tool="take", input='{"value": "cut')
+    provider = Saying([StepStart(), call, StepFinish(reason="tool-calls")], text("sorry"))
+    with workbench(provider, tools=[take]) as wb:
+        conversation = wb.session("t")
+        asyncio.run(conversation.prompt("go"))
+        parts, _ = answer(conversation)
+    state = of_kind(parts, ToolPart).state
+    assert isinstance(state, ToolFailed)
+    assert "no JSON object" in state.error

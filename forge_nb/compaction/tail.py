@@ -1,12 +1,12 @@
 """Where the verbatim tail starts: a pure choice over the visible messages.
 
-The newest whole turns are kept as far as they fit the budget. A newest turn that is larger than
-the budget is split between messages, never inside one, so a tool call always stays with its result;
-and never between signed reasoning and the messages of its turn that lean on it. (opencode splits an
-older turn as well, and looks at no signature.) Weighing takes linear time.
+The newest whole turns are kept as far as they fit the budget. The newest turn with an answer, where
+it does not fit, is split between messages, never inside one, so a tool call always stays with its
+result; and never between signed reasoning and the messages of its turn that lean on it. (opencode
+splits an older turn as well, and looks at no signature.) Weighing takes linear time.
 
 Properties, proved in `tests/properties/test_tail.py`: head and tail are all; the tail holds its
-budget and starts with a question, or inside the newest turn where no signature is cut off.
+budget and starts with a question, or inside the newest answered turn where no signature is cut off.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def select_tail(
     for first in reversed(starts[len(starts) - min(most, len(starts)) :]):
         weight = weights.of(first, start)
         if weight > left:
-            if parity or start == end:
+            if parity or _is_unanswered(messages, start):
                 places = _places(messages, first, start, parity=parity)
                 fitting = (place for place in places if weights.of(place, start) <= left)
                 start = next(fitting, start)
@@ -135,6 +135,11 @@ def select_tail(
         left -= weight
         start = first
     return None if start in {0, end} else messages[start].message.id
+
+
+def _is_unanswered(messages: Sequence[MessageWithParts], start: int) -> bool:
+    """Return whether nothing but questions stands from a place on, or nothing at all."""
+    return all(isinstance(item.message, UserMessage) for item in messages[start:])
 
 
 def _places(

@@ -15,12 +15,12 @@ from forge_nb.messages.parts import ModelRef
 from forge_nb.messages.render import ModelMessage, ToolSpec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from forge_nb.messages.stream import StreamEvent
     from forge_nb.messages.usage import ModelLimits, UnitPrices
 
-__all__ = ["ModelRequest", "Provider"]
+__all__ = ["ModelRequest", "Provider", "unit_prices"]
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,3 +54,21 @@ class Provider(Protocol):
         Ends with a `StepFinish`, or with a `StreamError` when the call failed.
         """
         ...
+
+
+def unit_prices(provider: Provider, model_id: str, *, context_tokens: int) -> UnitPrices | None:
+    """Return what a call costs by the unit; of the tier that its context falls into.
+
+    A provider whose prices depend on the context has a method ``prices_at(context_tokens)``.
+
+    Parameters
+    ----------
+    provider
+        Whose prices.
+    model_id
+        Of which model.
+    context_tokens
+        Input tokens of the call, cache included.
+    """
+    prices_at: Callable[[int], UnitPrices | None] | None = getattr(provider, "prices_at", None)
+    return provider.prices(model_id) if prices_at is None else prices_at(context_tokens)

@@ -117,6 +117,10 @@ class LiveProvider:
         del model_id
         return self._prices
 
+    def prices_at(self, context_tokens: int) -> UnitPrices | None:
+        """Return the unit prices of a call with this context: some models have tiers."""
+        return prices_for(self._endpoint.catalog, self._model_id, context_tokens=context_tokens)
+
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """Yield the answer as it comes; a failure of any kind is the last event."""
         mapper: StreamMapper | None = None

@@ -31,6 +31,14 @@ def fingerprint(tool: str, given: object) -> str:
     return f"{tool} {json.dumps(given, sort_keys=True, default=str)}"
 
 
+def _object(call: ToolCall) -> dict[str, Any]:
+    """Return a call's input; a tool is never run with what is no JSON object."""
+    if isinstance(call.input, dict):
+        return call.input
+    msg = f"the input of {call.tool} is no JSON object; call it again with one"
+    raise ToolError(msg, tool=call.tool)
+
+
 class ToolCalls:
     """Runs calls side by side and hands what happens to whoever stores it.
 
@@ -73,11 +81,9 @@ class ToolCalls:
             self._running[call.call_id] = asyncio.ensure_future(self._run(call))
 
     async def _run(self, call: ToolCall) -> StreamEvent:
-        given: dict[str, Any] = (
-            call.input if isinstance(call.input, dict) else {"value": call.input}
-        )
         context = self._context(call.call_id, functools.partial(self._note, call.call_id))
         try:
+            given = _object(call)
             await self._check(call)
             result = await self._registry.run(call.tool, given, context)
         except ToolRejectedError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -95,7 +96,10 @@ def _parent(item: MessageWithParts) -> str | None:
 
 @given(histories(), budgets)
 def test_a_tail_takes_what_fits_whole_turns_first(history: History, budget: int) -> None:
-    """One more turn would be over the budget, or there is none; only the newest is split."""
+    """One more turn would be over the budget, or there is none.
+
+    Only the newest turn with an answer is split; behind it may stand questions without one.
+    """
     head, tail = cut(history, select_tail(history, budget_tokens=budget))
     starts = [place for place, item in enumerate(history) if isinstance(item.message, UserMessage)]
     if not tail:
@@ -105,7 +109,8 @@ def test_a_tail_takes_what_fits_whole_turns_first(history: History, budget: int)
         older = [place for place in starts if place < len(head)]
         assert estimate_view(history[older[-1] :]) > budget
     else:
-        assert len(head) > starts[-1]
+        behind = dropwhile(lambda item: not isinstance(item.message, UserMessage), tail)
+        assert all(isinstance(item.message, UserMessage) for item in behind)
 
 
 @given(histories(), budgets, st.integers(-1, 4))
@@ -184,6 +189,14 @@ def test_parity_weighs_the_json_of_a_run_to_the_character() -> None:
     history = [msgspec.structs.replace(item, seq=n + 1) for n, item in enumerate(history)]
     assert select_tail(history, budget_tokens=exact, parity=True) == "u1"
     assert select_tail(history, budget_tokens=exact - 1, parity=True) == "a1"
+
+
+def test_what_was_done_before_a_fresh_question_stays_as_far_as_it_fits() -> None:
+    turn = [user("u1"), *(having(answer(f"a{n}", "u1"), said("a", "w" * 400)) for n in range(5))]
+    history = [msgspec.structs.replace(one, seq=n + 1) for n, one in enumerate([*turn, user("u2")])]
+    assert select_tail(history, budget_tokens=250) == "a3"
+    answered = [*history, msgspec.structs.replace(answer("b", "u2"), seq=9)]
+    assert select_tail(answered, budget_tokens=250) == "u2"
 
 
 @pytest.mark.parametrize("parity", [False, True])
