@@ -1,4 +1,4 @@
-"""Runs that are killed at any moment: what was stored stays, the rest is closed, the run goes on."""
+"""Runs that are killed at any moment: what was stored stays, and the run goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 import pytest
 
-from forge_nb.events import PromptState
 from forge_nb.messages.message import AssistantMessage
 from forge_nb.messages.parts import is_open
 from forge_nb.store.open import open_store
@@ -22,6 +21,8 @@ from forge_nb.workbench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from forge_nb.events import PromptState
 
 ROOT = Path(__file__).parent.parent
 SEED = 20260814

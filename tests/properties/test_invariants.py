@@ -208,13 +208,18 @@ def test_a_run_that_is_cut_anywhere_is_closed_when_the_store_is_opened(
 ) -> None:
     run = run_of(HostileModel(said), settings=OWN)
     kept = run.transactions[: data.draw(st.integers(2, len(run.transactions)))]
-    with open_store(":memory:") as store:
+    register_provider("hostile", lambda _model: HostileModel([]))
+    with Workbench(":memory:", model="hostile:m", settings=OWN, clock=FixedClock()) as wb:
         for events in kept:
-            store.apply(events).result()
-        invariant_07_recovery_closes_what_was_open(run, store)
+            wb.store.apply(events).result()
+        invariant_07_recovery_closes_what_was_open(run, wb.store)
+        resumed = asyncio.run(wb.session(run.session.info.id).resume())
+        assert resumed.text == "done" or resumed.outcome != "failed"
+        assert wb.store.prompts(run.session.info.id, "waiting", "taken") == []
+        invariant_07_recovery_closes_what_was_open(run, wb.store)
 
 
-def invariant_07_recovery_closes_what_was_open(run: Run, store: SqlStore) -> None:
+def invariant_07_recovery_closes_what_was_open(run: Run, store: Store) -> None:
     """And a second recovery finds nothing to do."""
     name = run.session.info.id
     recover(store, name, now_ms=9_999_999_999_999)
