@@ -208,14 +208,32 @@ def test_a_run_that_is_cut_anywhere_is_closed_when_the_store_is_opened(
 ) -> None:
     run = run_of(HostileModel(said), settings=OWN)
     kept = run.transactions[: data.draw(st.integers(2, len(run.transactions)))]
+    is_closed_and_goes_on(run, kept)
+
+
+@pytest.mark.parametrize("keep_tail", [True, False])
+def test_a_compacted_run_that_is_cut_at_each_of_its_writes_goes_on(*, keep_tail: bool) -> None:
+    good = [StepStart(), TextStart(), TextDelta(text="a good summary"), TextEnd()]
+    end = StepFinish(reason="stop", usage=TokenUsage(input=9, output=3))
+    own = msgspec.structs.replace(OWN, keep_tail=keep_tail)
+    model = HostileModel([big_step(0), big_step(1)], [[*good, end], [*good, end]], limits=SMALL)
+    run = run_of(model, settings=own, prompts=("word " * 300,))
+    assert len(find_boundaries(run.messages)) == 2
+    for length in range(2, len(run.transactions)):
+        is_closed_and_goes_on(run, run.transactions[:length])
+
+
+def is_closed_and_goes_on(run: Run, kept: list[list[SyncEvent]]) -> None:
+    """Open a store that holds these transactions of a run, and resume the session."""
+    name = run.session.info.id
     register_provider("hostile", lambda _model: HostileModel([]))
     with Workbench(":memory:", model="hostile:m", settings=OWN, clock=FixedClock()) as wb:
         for events in kept:
             wb.store.apply(events).result()
         invariant_07_recovery_closes_what_was_open(run, wb.store)
-        resumed = asyncio.run(wb.session(run.session.info.id).resume())
+        resumed = asyncio.run(wb.session(name).resume())
         assert resumed.text == "done" or resumed.outcome != "failed"
-        assert wb.store.prompts(run.session.info.id, "waiting", "taken") == []
+        assert wb.store.prompts(name, "waiting", "taken") == []
         invariant_07_recovery_closes_what_was_open(run, wb.store)
 
 
