@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import itertools
 import json
 import os
 import shutil
+import subprocess
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,7 +231,7 @@ class _Workspace:
             Only files whose name matches this, such as ``*.py``.
         """
         place = await self._leave("grep", path, context)
-        lines = await _grep(pattern, place, include)
+        lines = await asyncio.to_thread(_grep, pattern, place, include)
         shown = [line.replace(f"{self._root}/", "", 1) for line in lines[:_MOST_NAMES]]
         if len(lines) > _MOST_NAMES:
             shown.append("(more matches; use a narrower pattern)")
@@ -296,7 +299,7 @@ def _diff(before: str, after: str, name: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-async def _grep(pattern: str, place: Path, include: str | None) -> list[str]:
+def _grep(pattern: str, place: Path, include: str | None) -> list[str]:
     """Search with grep, whose matching takes linear time, and no longer than it may."""
     program = shutil.which("grep")
     if program is None:
@@ -304,36 +307,24 @@ async def _grep(pattern: str, place: Path, include: str | None) -> list[str]:
         raise ToolError(msg)
     options = ["-rnIE", "-m", str(_MOST_NAMES), *(f"--exclude-dir={name}" for name in _SKIPPED)]
     options += [] if include is None else [f"--include={include}"]
-    process = await asyncio.create_subprocess_exec(
-        program,
-        *options,
-        "-e",
-        pattern,
-        "--",
-        str(place),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    lines: list[str] = []
-    try:
-        async with asyncio.timeout(_GREP_S):
-            while len(lines) <= _MOST_NAMES and (line := await _line(process)):
-                lines.append(line.decode("utf-8", "replace").rstrip("\n")[:_LINE_CHARS])
-    except (TimeoutError, ValueError) as error:
-        msg = f"the search for {pattern!r} took too long or met a line too long; narrow it"
-        raise ToolError(msg) from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-        _, complaint = await process.communicate()
+    command = [program, *options, "-e", pattern, "--", str(place)]
+    with subprocess.Popen(  # noqa: S603  no shell, and the pattern stands behind -e
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        late = threading.Timer(_GREP_S, process.kill)
+        late.start()
+        try:
+            found = itertools.islice(process.stdout or (), _MOST_NAMES + 1)
+            lines = [line.decode("utf-8", "replace").rstrip("\n")[:_LINE_CHARS] for line in found]
+            if len(lines) > _MOST_NAMES:
+                process.kill()
+            complaint = process.stderr.read() if process.stderr else b""
+            process.wait()
+        finally:
+            late.cancel()
     if not lines and process.returncode == _GREP_ERROR:
         raise ToolError(complaint.decode("utf-8", "replace").strip()[:_LINE_CHARS])
     return lines
-
-
-async def _line(process: asyncio.subprocess.Process) -> bytes:
-    return b"" if process.stdout is None else await process.stdout.readline()
 
 
 async def todowrite(*, todos: list[dict[str, str]]) -> ToolOutput:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 
@@ -68,6 +69,16 @@ class Replayed(msgspec.Struct, kw_only=True):
 async def replay(recording: Recording, scratch: Path) -> Replayed:
     """Do what the scenario says, and return what came of it; files are made in `scratch`."""
     script = _Script(recording)
+    with mock.patch("forge_nb.tools.registry.truncate", _as_it_is):
+        return await _replay(recording, script, scratch)
+
+
+def _as_it_is(text: str, **_: Any) -> tuple[str, bool]:
+    """Return a recorded output: it was cut before it was recorded."""
+    return text, False
+
+
+async def _replay(recording: Recording, script: _Script, scratch: Path) -> Replayed:
     async with WireServer(script.reply) as server:
         _register(recording.config, server)
         with (
@@ -150,6 +161,10 @@ class _Provider(LiveProvider):
 
     def prices(self, model_id: str) -> UnitPrices:
         del model_id
+        return self.prices_at(0)
+
+    def prices_at(self, context_tokens: int) -> UnitPrices:
+        del context_tokens
         cost = self._facts.get("cost", {})
         return UnitPrices(**{name: cost.get(name, 0) for name in _PRICES})
 
@@ -222,6 +237,7 @@ class _Driver:
         self._roots = iter([one.info.id for one in roots])
         self._by_recorded: dict[str, Conversation] = {}
         self._tasks: list[asyncio.Task[Any]] = []
+        self._reverted: dict[str, str | None] = {}
 
     async def run(self) -> None:
         for request in self._recording.requests:
@@ -291,6 +307,13 @@ class _Driver:
                 await self._watch.rest()
                 conversation.abort()
                 await self._finish_tasks()
+            case "fork":
+                at = self._message_of(conversation, body.get("messageID"))
+                self._by_recorded[next(self._roots)] = conversation.fork(at=at)
+            case "revert":
+                self._reverted[conversation.id] = self._message_of(conversation, body["messageID"])
+            case "unrevert":
+                self._reverted.pop(conversation.id, None)
             case "summarize":
                 task = asyncio.ensure_future(self._summarize(conversation, body))
                 self._tasks.append(task)
@@ -298,7 +321,20 @@ class _Driver:
             case _:
                 raise UnsupportedRequestError(what)
 
+    def _message_of(self, conversation: Conversation, recorded_id: str | None) -> str | None:
+        """Return our message at the place that a recorded one has in its session."""
+        if recorded_id is None:
+            return None
+        for session in self._recording.sessions:
+            ids = [item.message.id for item in session.messages]
+            if recorded_id in ids:
+                return conversation.messages()[ids.index(recorded_id)].message.id
+        raise UnsupportedRequestError(f"message {recorded_id} was removed in the recording")
+
     async def _prompt(self, conversation: Conversation, body: dict[str, Any]) -> None:
+        reverted = self._reverted.pop(conversation.id, None)
+        if reverted is not None:
+            conversation.undo(reverted)
         model = body.get("model")
         if model:
             spec = f"{model['providerID']}:{model['modelID']}"
