@@ -129,11 +129,17 @@ class Conversation:
         inputs = [*_several(asked), *map(Path, files)]
         self._refuse_if_busy(wait=wait)
         with self._live(show=show):
-            await add_prompt(writer, setup, inputs, wanted=wanted, system=system)
-            result: RunResult = await self.workbench.run(
-                self.id, lambda: run_loop(writer, setup), wait=wait
-            )
-        return result
+            message = await add_prompt(writer, setup, inputs, wanted=wanted, system=system)
+            while True:  # a run that was stopped leaves the prompts that it had not taken
+                result: RunResult = await self.workbench.run(
+                    self.id, lambda: run_loop(writer, setup), wait=wait
+                )
+                if not self._waits(message.id):
+                    return result
+
+    def _waits(self, message_id: str) -> bool:
+        waiting = self.workbench.store.prompts(self.id, "waiting")
+        return any(item.message.id == message_id for item in waiting)
 
     async def tell(self, told: Input | Sequence[Input]) -> str:
         """Add to what the model will know, without asking for an answer; return the message's id.

@@ -25,6 +25,7 @@ from forge_nb.messages.stream import (
 from forge_nb.prompts import user_message
 from forge_nb.settings import Settings
 from forge_nb.structured import output_format
+from forge_nb.subtasks import Order
 from forge_nb.titles import clean_title
 from tests.helpers import USED, Saying, text, wait_for, workbench
 
@@ -206,6 +207,56 @@ def test_an_order_in_a_prompt_is_carried_out_before_the_model_is_asked() -> None
         assert "two files" in sent[1]
         assert list(wb.steps()["session_id"]).count(conversation.id) == 1
         assert clean(wb)
+
+
+def test_an_order_that_fails_or_is_stopped_is_closed_and_told() -> None:
+    refusal = StreamError(message="refused", kind="rejected", status=400)
+    with workbench(Saying([refusal], text("it failed"))) as wb:
+        conversation = wb.session("t")
+        hand_over(wb, conversation)
+        result = asyncio.run(conversation.resume())
+        [call] = calls_of(conversation)
+        assert isinstance(call.state, ToolFailed)
+        assert call.state.error == "Tool execution failed: refused"
+        assert result.text == "it failed"
+        assert clean(wb)
+
+    async def main(conversation: Conversation, provider: Saying) -> Any:
+        task = asyncio.ensure_future(conversation.resume())
+        await wait_for(lambda: bool(provider.requests))
+        assert conversation.abort()
+        return await task
+
+    provider = Saying([StepStart(), 60.0])
+    with workbench(provider) as wb:
+        conversation = wb.session("t")
+        hand_over(wb, conversation)
+        result = asyncio.run(main(conversation, provider))
+        [call] = calls_of(conversation)
+        everything = [
+            *conversation.messages(),
+            *wb.session(children(wb, conversation)[0]).messages(),
+        ]
+        assert result.outcome == "aborted"
+        assert isinstance(call.state, ToolFailed)
+        assert call.state.error == "Cancelled"
+        assert not [part for item in everything for part in item.parts if is_open(part)]
+        assert clean(wb)
+
+
+def test_a_child_is_gone_on_with_by_its_parent_alone() -> None:
+    with workbench(Saying(text("x")), agents=[HELPER]) as wb:
+        parent, stranger = wb.session("parent"), wb.session("stranger")
+        bad = Order(
+            parent_id=parent.id, agent="helper", prompt="?", description="d", task_id=stranger.id
+        )
+        with pytest.raises(UsageError, match="no child"):
+            asyncio.run(wb.spawn(bad, lambda *_: None))
+        new = Order(parent_id=parent.id, agent="helper", prompt="?", description="d")
+        first = asyncio.run(wb.spawn(new, lambda *_: None))
+        again = msgspec.structs.replace(new, task_id=first.session_id)
+        assert asyncio.run(wb.spawn(again, lambda *_: None)).session_id == first.session_id
+        assert len(children(wb, parent)) == 1
 
 
 # ----------------------------------------------------------------------------------- titles

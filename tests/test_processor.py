@@ -326,3 +326,60 @@ def test_an_input_that_is_no_object_never_reaches_a_tool() -> None:
     state = of_kind(parts, ToolPart).state
     assert isinstance(state, ToolFailed)
     assert "no JSON object" in state.error
+
+
+def test_a_summary_may_call_no_tool() -> None:
+    call = ToolCall(call_id="c", tool="add", input={"a": 1, "b": 2})
+    summary: list[StreamEvent] = [StepStart(), call, StepFinish(reason="tool-calls", usage=USED)]
+    provider = Saying(text("word " * 200), summary)
+    with workbench(provider, tools=[add]) as wb:
+        conversation = wb.session("t")
+
+        async def main() -> Any:
+            await conversation.prompt("question " * 200)
+            return await conversation.compact()
+
+        result = asyncio.run(main())
+        last = conversation.messages()[-1]
+    assert result.outcome == "failed"
+    assert not [part for part in last.parts if isinstance(part, ToolPart)]
+    assert isinstance(last.message, AssistantMessage)
+    assert last.message.error is not None
+    assert "may call no tool" in (last.message.error.data.message or "")
+
+
+@pytest.mark.parametrize(("answer_", "runs"), [("once", 4), ("reject", 2)])
+def test_the_same_call_again_and_again_is_asked_about(answer_: str, runs: int) -> None:
+    calls: list[int] = []
+
+    @forge_nb.tool
+    def poke(n: int) -> str:
+        """Poke."""
+        calls.append(n)
+        return "ouch"
+
+    poking: list[list[StreamEvent]] = [
+        [
+            StepStart(),
+            ToolCall(call_id=f"c{n}", tool="poke", input={"n": 1}),
+            StepFinish(reason="tool-calls", usage=USED),
+        ]
+        for n in range(4)
+    ]
+
+    async def main(conversation: Conversation) -> RunResult:
+        task = asyncio.ensure_future(conversation.prompt("go"))
+        while not task.done():
+            await wait_for(lambda: task.done() or bool(conversation.permissions.pending))
+            for asked in conversation.permissions.pending:
+                assert asked.permission == "doom_loop"
+                assert asked.metadata == {"tool": "poke", "input": {"n": 1}}
+                conversation.permissions.reply(asked.id, answer_)  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+        return await task
+
+    provider = Saying(*poking, text("enough"))
+    with workbench(provider, tools=[poke], settings=Settings(asks=True)) as wb:
+        result = asyncio.run(main(wb.session("t")))
+    assert len(calls) == runs
+    assert result.outcome == ("completed" if answer_ == "once" else "failed")

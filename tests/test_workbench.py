@@ -94,15 +94,34 @@ def test_prompts_that_wait_together_are_answered_together() -> None:
         assert failures(wb) == []
 
 
-def test_an_abort_cancels_the_taken_prompt_and_leaves_the_waiting_one() -> None:
-    async def main(conversation: Conversation, provider: Saying) -> RunResult:
+def test_an_abort_cancels_the_taken_prompt_and_the_waiting_one_is_answered() -> None:
+    async def main(conversation: Conversation, provider: Saying) -> list[RunResult]:
         running = asyncio.ensure_future(conversation.prompt("one"))
         await wait_for(lambda: bool(provider.requests))
         waiting = asyncio.ensure_future(conversation.prompt("two"))
         await wait_for(lambda: len(wb.store.prompts(conversation.id, "waiting")) == 1)
         conversation.abort()
-        await asyncio.wait({running, waiting})
+        return [await running, await waiting]
+
+    provider = Saying([StepStart(), 60.0], text("answered all the same"))
+    with workbench(provider) as wb:
+        conversation = wb.session("t")
+        stopped, answered = asyncio.run(main(conversation, provider))
+        assert stopped.outcome == "aborted"
+        assert answered.text == "answered all the same"
         assert len(wb.store.prompts(conversation.id, "cancelled")) == 1
+        assert wb.store.prompts(conversation.id, "waiting", "taken") == []
+        assert failures(wb) == []
+
+
+def test_a_prompt_that_nobody_waits_for_any_more_is_answered_by_whoever_resumes() -> None:
+    async def main(conversation: Conversation, provider: Saying) -> RunResult:
+        running = asyncio.ensure_future(conversation.prompt("one"))
+        await wait_for(lambda: bool(provider.requests))
+        waiting = asyncio.ensure_future(conversation.prompt("two"))
+        await wait_for(lambda: len(wb.store.prompts(conversation.id, "waiting")) == 1)
+        waiting.cancel()
+        await asyncio.wait({running, waiting})
         assert len(wb.store.prompts(conversation.id, "waiting")) == 1
         return await conversation.resume()
 
