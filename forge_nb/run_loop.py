@@ -157,6 +157,7 @@ class _Run:
             await self._take_prompts()
             self._given = None if self._answers else self._find_answer()
             if self._given is not None:
+                await self.settle("answered")  # a crash came between the answer and this
                 return
             if await self._advance(is_last=step == limit) == "stop":
                 await self.settle("answered")
@@ -215,6 +216,9 @@ class _Run:
         """Do the next thing: an order, a compaction that is due, or a call of the model."""
         visible = self._visible()
         asked = last_question(visible)
+        if asked is None and self._taken:
+            await ask_to_go_on(self._session, self._setup)  # a crash came between a cut and this
+            return "continue"
         if asked is None:
             msg = f"session {self._session.id!r} has no question to answer; prompt it first"
             raise UsageError(msg)

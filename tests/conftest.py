@@ -35,7 +35,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],  # as the deadline
 )
 settings.register_profile(
-    "nightly", settings.get_profile("ci"), max_examples=5_000, derandomize=False
+    "nightly", settings.get_profile("ci"), max_examples=10_000, derandomize=False
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

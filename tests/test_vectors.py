@@ -59,9 +59,7 @@ if TYPE_CHECKING:
     from forge_nb.events import BusEvent
     from forge_nb.workbench import Workbench
 
-SAME: Any = object()
-"""Parity gives what this package gives."""
-
+SAME: Any = object()  # parity gives what this package gives
 END = StepFinish(reason="stop", usage=USED)
 
 
