@@ -468,7 +468,10 @@ class Processor:
         used = used_tokens(self._assembler.reported, parity=self._settings.parity)
         if not self.message.is_summary and is_over(used, self._usable):
             return "compact"
-        return "continue" if self.message.finish in CONTINUING_FINISHES else "stop"
+        goes_on = self.message.finish in CONTINUING_FINISHES
+        if self.message.finish == "stop":
+            goes_on = self._assembler.has_calls  # some providers stop beside calls
+        return "continue" if goes_on else "stop"
 
 
 class _Ticker:
