@@ -267,6 +267,26 @@ class Conversation:
         message_id = None if at is None else message_of_step(self.messages(), at)
         return ModelView(self.workbench.writer(self.id).view(message_id, rule=rule), at=at)
 
+    def children(self) -> list[Conversation]:
+        """Return the sessions that were handed work from this one, oldest first."""
+        rows = [row for row in self.workbench.store.sessions() if row.info.parent_id == self.id]
+        return [Conversation(self.workbench, row.info.id) for row in reversed(rows)]
+
+    def cost_usd(self, *, tree: bool = False) -> float | None:
+        """Return what the session's own calls cost, in US dollars; None when none has a price.
+
+        Parameters
+        ----------
+        tree
+            Whether the sessions that were handed work count too, and theirs.
+        """
+        own = self.workbench.store.session(self.id).cost_usd
+        if not tree:
+            return own
+        known = [own, *(child.cost_usd(tree=True) for child in self.children())]
+        costs = [cost for cost in known if cost is not None]
+        return sum(costs) if costs else None
+
     def steps(self) -> pd.DataFrame:
         """Return this session's rows of the steps frame."""
         frame = self.workbench.steps()

@@ -13,7 +13,12 @@ from forge_nb.messages.message import (
     UserMessage,
 )
 from forge_nb.messages.parts import CompactionPart, ToolPart
-from forge_nb.messages.render import ModelMessage, ModelPart, to_model_messages
+from forge_nb.messages.render import (
+    MediaSupport,
+    ModelMessage,
+    ModelPart,
+    to_model_messages,
+)
 from forge_nb.providers.base import ModelRequest
 
 if TYPE_CHECKING:
@@ -72,6 +77,7 @@ def turn_request(
     visible: Sequence[MessageWithParts],
     *,
     tools: ToolRegistry,
+    media: MediaSupport | None = None,
     extra_system: Sequence[str] = (),
     is_last: bool = False,
 ) -> ModelRequest:
@@ -89,12 +95,16 @@ def turn_request(
         What the model may see.
     tools
         What it may call; what the question forbids is left out.
+    media
+        Which files the model takes; None for all. Others become a line of text.
     extra_system
         Further system prompts of this turn; a tool has to be called where there are any.
     is_last
         Whether the turn ends with this call; the model is told.
     """
-    messages = to_model_messages(visible, target=model, parity=settings.parity)
+    messages = to_model_messages(
+        visible, target=model, media=media or MediaSupport(), parity=settings.parity
+    )
     if is_last:
         note = ModelPart(id="last-step", kind="text", text=LAST_STEP)
         messages.append(ModelMessage(id="last-step", role="user", parts=(note,)))

@@ -274,6 +274,7 @@ class _Run:
             question,
             visible,
             tools=tools,
+            media=getattr(setup.provider, "media", None),
             extra_system=() if answer_tool is None else (STRUCTURED_SYSTEM,),
             is_last=is_last,
         )

@@ -130,6 +130,9 @@ def test_a_model_hands_work_over_to_a_child_session() -> None:
         assert "task" not in [spec.name for spec in provider.requests[1].tools]
         own, whole = wb.store.session(conversation.id), wb.store.session(child)
         assert own.tokens.input == 200
+        assert [one.id for one in conversation.children()] == [child]
+        assert conversation.cost_usd() == pytest.approx(2 * 120e-6)
+        assert conversation.cost_usd(tree=True) == pytest.approx(3 * 120e-6)
         assert whole.tokens.input == 100
         assert clean(wb)
 

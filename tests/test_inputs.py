@@ -14,9 +14,11 @@ from forge_nb.errors import UsageError
 from forge_nb.files import MAX_MEDIA_BYTES, file_text, inside, sniff_mime
 from forge_nb.inputs import File, Mention, PartSource, Text, resolve_inputs
 from forge_nb.messages.parts import AgentPart, FilePart, TextPart
+from forge_nb.messages.render import MediaSupport
 from tests.helpers import Saying, text, workbench
 
 if TYPE_CHECKING:
+    from forge_nb.inputs import Input
     from forge_nb.messages.parts import Part
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\x00" * 20
@@ -154,6 +156,19 @@ def test_flags_decide_what_is_sent_and_telling_asks_nothing(tmp_path: Path) -> N
     assert "hidden" not in sent
     assert any("1: inside" in one for one in sent)
     assert request.system == ["Be brief."]
+
+
+def test_a_model_that_takes_no_images_reads_a_line_instead() -> None:
+    class Blind(Saying):
+        media = MediaSupport(asked=("text/*",))
+
+    for provider, kind in ((Saying(text("ok")), "file"), (Blind(text("ok")), "text")):
+        with workbench(provider) as wb:
+            look: list[Input] = [Text("look"), File(data=PNG, filename="dot.png")]
+            asyncio.run(wb.session("t").prompt(look))
+        [message] = provider.requests[0].messages
+        assert message.parts[-1].kind == kind
+        assert "dot.png" in message.parts[-1].text
 
 
 # ------------------------------------------------------------------------------------ files

@@ -9,7 +9,7 @@ import pytest
 
 from forge_nb.errors import UsageError
 from forge_nb.messages.usage import CacheTokens, ModelLimits, TokenUsage, cost_of
-from forge_nb.providers.catalog import limits_for, prices_for
+from forge_nb.providers.catalog import limits_for, media_for, prices_for
 from forge_nb.providers.registry import resolve_model
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def test_a_change_of_the_file_is_seen(file: Path) -> None:
         ("[mine.models.m]\ncost.input = true\n", r"cost\.input is True"),
         ("[mine.models.m]\ncost.ouput = 1\n", r"cost\.ouput is 1.*output"),
         ("[mine.models.m]\ncost.tiers = 1\n", r"cost\.tiers is 1"),
+        ("[mine.models.m]\nmodalities.input = ['smell']\n", r"modalities\.input is \['smell'\]"),
+        ("[mine.models.m]\nmodalities = 3\n", r"modalities is 3"),
         ("[mine.models.m]\ncost.tiers = [{ input = 1 }]\n", r"tiers\[0\]\.tier is None"),
     ],
 )
@@ -137,6 +139,17 @@ def test_a_mistake_in_the_file_is_named_with_its_place(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     with pytest.raises(UsageError, match=r"models\.toml"):
         resolve_model("openai:gpt-5")  # so before a prompt is stored
+
+
+def test_a_file_may_say_what_a_model_takes(file: Path) -> None:
+    assert media_for("mine", "m").takes("image/png")
+    file.write_text("[mine.models.m]\nmodalities = { input = ['text', 'pdf'] }\n")
+    takes = media_for("mine", "m").takes
+    assert [takes(mime) for mime in ("text/csv", "application/pdf", "image/png")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_bytes_that_are_no_text_are_no_toml(file: Path) -> None:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from forge_nb.messages.render import MediaSupport
 from forge_nb.messages.usage import TOKEN_KINDS, ModelLimits, UnitPrices
 from forge_nb.providers.overlay import entry_for
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
-__all__ = ["limits_for", "prices_for"]
+__all__ = ["limits_for", "media_for", "prices_for"]
 
 _MINUTE_MS = 60_000  # the finest step at which a price changes: some depend on the hour
 _LAST_MOMENT = datetime(9999, 12, 31, 12, tzinfo=UTC)
@@ -102,6 +103,14 @@ def limits_for(provider_id: str | None, model_id: str | None) -> ModelLimits:
         input=own.input,
         output=own.output,
     )
+
+
+def media_for(provider_id: str, model_id: str) -> MediaSupport:
+    """Return which files a model takes: all, unless the user's file says otherwise."""
+    entry = entry_for(provider_id, model_id)
+    if entry is None or entry.media is None:
+        return MediaSupport()
+    return MediaSupport(asked=entry.media)
 
 
 @functools.lru_cache(maxsize=4096)

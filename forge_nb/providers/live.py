@@ -21,7 +21,7 @@ import msgspec
 
 from forge_nb.errors import UsageError
 from forge_nb.messages.stream import StepStart
-from forge_nb.providers.catalog import limits_for, prices_for
+from forge_nb.providers.catalog import limits_for, media_for, prices_for
 from forge_nb.providers.live_errors import to_stream_error
 from forge_nb.providers.live_messages import to_wire_messages
 from forge_nb.providers.live_stream import StreamMapper
@@ -106,6 +106,8 @@ class LiveProvider:
         # Read now: what is wrong with the user's file is told before a prompt is stored.
         self._limits = limits_for(self._endpoint.catalog, self._model_id)
         self._prices = prices_for(self._endpoint.catalog, self._model_id)
+        self.media = media_for(self._endpoint.catalog, self._model_id)
+        """Which files the model takes."""
 
     def limits(self, model_id: str) -> ModelLimits:
         """Return the model's window, as the catalogue had it when the provider was made."""

@@ -6,6 +6,7 @@ in the current folder, which need not exist. It is read again whenever it change
     [openai-compatible.models."llama-3"]
     limit = { context = 32000, output = 4000 }
     cost = { input = 0, output = 0 }
+    modalities = { input = ["text", "image"] }
 
 Prices are US dollars per million tokens. A 0 is a price; what is left out is unknown.
 """
@@ -32,6 +33,13 @@ __all__ = ["ModelEntry", "entry_for", "overlay_path"]
 _LIMITS = ("context", "input", "output")
 _PRICES = ("input", "output", "reasoning", "cache_read", "cache_write")
 _OTHER_PRICES = frozenset({"cache_write_1h", "input_audio", "output_audio"})  # known, not used yet
+_MODALITIES = {
+    "audio": ("audio/*",),
+    "image": ("image/*",),
+    "pdf": ("application/pdf",),
+    "text": ("text/*",),
+    "video": ("video/*",),
+}
 _OVER_200K = 200_000  # models.dev: `context_over_200k`
 
 
@@ -43,6 +51,8 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """By the names of `UnitPrices`."""
     tiers: tuple[tuple[int, dict[str, float]], ...] = ()
     """Prices of calls whose context is over so many tokens, ascending."""
+    media: tuple[str, ...] | None = None
+    """MIME types that the model takes; None where the file does not say."""
     source: str = ""
     """The file's name."""
 
@@ -147,8 +157,19 @@ def _entry(place: _Place, facts: dict[str, Any]) -> ModelEntry:
         ),
         prices=_prices(cost, costs),
         tiers=_tiers(cost, costs),
+        media=_media(place.at("modalities"), facts.get("modalities")),
         source=place.path.name,
     )
+
+
+def _media(place: _Place, facts: Any) -> tuple[str, ...] | None:
+    """Read what a model takes: models.dev's `modalities.input`."""
+    if facts is None:
+        return None
+    given = place.table(facts).get("input")
+    if not isinstance(given, list) or not all(one in _MODALITIES for one in given):
+        raise place.at("input").error(given, f"a list of {sorted(_MODALITIES)}")
+    return tuple(mime for one in given for mime in _MODALITIES[one])
 
 
 def _prices(place: _Place, costs: dict[str, Any]) -> dict[str, float]:
