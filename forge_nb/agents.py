@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,8 +32,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """System prompts; added to those of the settings."""
     tools: tuple[str, ...] | None = None
     """Names of the tools it may call; None for all."""
-    permissions: tuple[dict[str, str], ...] = ()
-    """Rules that come after the workbench's own: the last that matches decides."""
+    permissions: tuple[Any, ...] = ()
+    """Rules (`forge_nb.tools.permissions.Rule`) after the settings': the last match decides."""
     max_steps: int | None = None
     """Model calls for one prompt; None for the settings' number."""
 

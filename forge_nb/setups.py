@@ -183,8 +183,10 @@ class Setups:
         )
 
 
-def _rule(given: dict[str, Any]) -> Rule:
-    """Return a rule as the family writes it."""
+def _rule(given: Rule | dict[str, Any]) -> Rule:
+    """Return a rule; a stored one stands there as the family writes it."""
+    if isinstance(given, Rule):
+        return given
     action = given.get("action", "ask")
     if action not in {"allow", "ask", "deny"}:
         msg = f"the action of a permission is {action!r}; it has to be allow, ask or deny"

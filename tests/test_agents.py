@@ -12,7 +12,7 @@ import pytest
 import forge_nb
 from forge_nb.agents import Agent, agents_by_name
 from forge_nb.errors import UsageError
-from forge_nb.events import MessageUpdated, PartUpdated
+from forge_nb.events import MessageUpdated, PartUpdated, SessionUpdated
 from forge_nb.messages.message import AssistantMessage
 from forge_nb.messages.parts import SubtaskPart, ToolCompleted, ToolFailed, ToolPart, is_open
 from forge_nb.messages.stream import (
@@ -27,6 +27,7 @@ from forge_nb.settings import Settings
 from forge_nb.structured import output_format
 from forge_nb.subtasks import Order
 from forge_nb.titles import clean_title
+from forge_nb.tools.permissions import Rule
 from tests.helpers import USED, Saying, text, wait_for, workbench
 
 if TYPE_CHECKING:
@@ -95,6 +96,28 @@ def test_an_agent_brings_its_model_its_words_its_tools_and_its_steps() -> None:
     assert request.system == ["Only read."]
     assert [spec.name for spec in request.tools] == ["look"]
     assert answer.agent == "reader"
+
+
+def test_an_agent_s_rules_come_after_the_settings_and_a_session_s_own_last() -> None:
+    @forge_nb.tool(permission="deploy")
+    def deploy() -> str:
+        """Deploy."""
+        return "deployed"
+
+    agent = Agent(name="ops", permissions=(Rule("deploy", "*", "allow"),))
+    for own, output in ((None, "deployed"), ([{"permission": "deploy", "action": "deny"}], None)):
+        provider = Saying(calling("deploy", {}), text("ok"))
+        with workbench(provider, tools=[deploy], agents=[agent]) as wb:
+            conversation = wb.session("t", agent="ops")
+            info = wb.store.session(conversation.id).info
+            wb.apply([SessionUpdated(info=msgspec.structs.replace(info, permission=own))])
+            asyncio.run(conversation.prompt("go"))
+            [call] = calls_of(conversation)
+        if output is None:
+            assert isinstance(call.state, ToolFailed)
+            assert "denied by a rule" in call.state.error
+        else:
+            assert isinstance(call.state, ToolCompleted)
 
 
 def test_two_agents_of_one_name_and_an_unknown_one_are_refused() -> None:
