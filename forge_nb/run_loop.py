@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from forge_nb.compaction.prune import prune
+from forge_nb.compaction.replay import pending_request
 from forge_nb.compaction.strategies import compact
 from forge_nb.compaction.trigger import estimate_context
 from forge_nb.errors import CompactionError, UsageError
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from forge_nb.compaction.base import CompactionResult, RunSetup
     from forge_nb.events import PromptState
     from forge_nb.messages.message import MessageWithParts
-    from forge_nb.messages.parts import SubtaskPart
+    from forge_nb.messages.parts import CompactionPart, SubtaskPart
     from forge_nb.processor import Outcome
     from forge_nb.requests import Question
     from forge_nb.session import Session
@@ -222,6 +223,9 @@ class _Run:
         if asked is None:
             msg = f"session {self._session.id!r} has no question to answer; prompt it first"
             raise UsageError(msg)
+        pending = pending_request(visible) if self._setup.settings.parity else None
+        if pending is not None:
+            return await self._compact_in_place_of(asked, pending)
         order = open_order(visible, asked.item)
         if order is not None:
             return await self._hand_over(asked, order)
@@ -230,6 +234,16 @@ class _Run:
         asked = last_question(roomy) or asked
         outcome = await self._step(roomy, asked, is_last=is_last)
         return await self._make_room() if outcome == "compact" else outcome
+
+    async def _compact_in_place_of(self, asked: Question, request: CompactionPart) -> Outcome:
+        """Carry out a request that came to nothing, as opencode does, instead of answering."""
+        session, setup = self._session, self._setup
+        result = await compact(session, setup, auto=request.auto, hijacked=asked.item)
+        self._note(result)
+        if result.outcome != "done" or not request.auto:
+            return "stop"
+        await ask_to_go_on(session, setup)
+        return "continue"
 
     async def _hand_over(self, asked: Question, order: SubtaskPart) -> Outcome:
         if self._setup.spawn is None:
@@ -372,7 +386,7 @@ class _Run:
         result = await compact(self._session, self._setup, auto=True, overflow=overflow)
         self._note(result)
         if result.outcome != "done":
-            return "stop" if overflow or is_over else "continue"
+            return "stop" if overflow or is_over or settings.parity else "continue"
         if is_over and not settings.parity:
             return "stop"
         if result.replayed_id is None and result.summary_id is not None:

@@ -75,6 +75,8 @@ class CompactionJob:
     """Text of the summary that the view begins with; None for none."""
     replay: MessageWithParts | None
     """The question that is left out of the summary and asked again behind it."""
+    hijacked: MessageWithParts | None = None
+    """Parity only: the question that a request of before takes over; see `pending_request`."""
     usable: int | None
     """Usable window in tokens; None when unknown."""
 

@@ -90,11 +90,12 @@ class Boundary:
 
     def _make_summary(self) -> AssistantMessage:
         session, setup = self._job.session, self._job.setup
+        hijacked = self._job.hijacked
         directory = session.stored().info.directory
         return AssistantMessage(
             id=session.new_id("msg"),
             session_id=session.id,
-            parent_id=self._request.id,
+            parent_id=self._request.id if hijacked is None else hijacked.message.id,
             time=MessageTime(created=session.clock()),
             provider_id=setup.model.provider_id if self._by_model else None,
             model_id=setup.model.model_id if self._by_model else None,
@@ -106,7 +107,8 @@ class Boundary:
 
     async def open(self) -> None:
         """Store the request and the summary that is to come."""
-        await self._job.session.write(self._asked())
+        if asked := self._asked():
+            await self._job.session.write(asked)
         await self._job.session.update_message(self.summary)
 
     async def write(self, text: str) -> CompactionResult:
@@ -132,6 +134,8 @@ class Boundary:
         return self.result(failed)
 
     def _asked(self) -> list[SyncEvent]:
+        if self._job.hijacked is not None:
+            return []  # it was asked before
         return [MessageUpdated(message=self._request), PartUpdated(part=self._marker)]
 
     def _ended(self, *, finish: str) -> AssistantMessage:
@@ -191,7 +195,7 @@ class Boundary:
         return events
 
     def _tail_marker(self) -> list[SyncEvent]:
-        if self._job.tail_start_id is None:
+        if self._job.tail_start_id is None or self._job.hijacked is not None:
             return []
         tail = self._job.tail_start_id
         return [PartUpdated(part=msgspec.structs.replace(self._marker, tail_start_id=tail))]

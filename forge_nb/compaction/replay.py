@@ -8,7 +8,7 @@ import msgspec
 
 from forge_nb.compaction.tail import is_request
 from forge_nb.events import MessageUpdated, PartUpdated
-from forge_nb.messages.message import MessageTime, UserMessage
+from forge_nb.messages.message import AssistantMessage, MessageTime, UserMessage
 from forge_nb.messages.parts import CompactionPart, FilePart, TextPart
 from forge_nb.messages.render import attached_line, is_media
 
@@ -20,7 +20,29 @@ if TYPE_CHECKING:
     from forge_nb.messages.parts import Part
     from forge_nb.session import Session
 
-__all__ = ["question_to_replay", "replay_events"]
+__all__ = ["pending_request", "question_to_replay", "replay_events"]
+
+
+def pending_request(visible: Sequence[MessageWithParts]) -> CompactionPart | None:
+    """Return the request to compact that no finished answer stands behind; None for none.
+
+    In opencode 1.18 a request whose summary came to no end is carried out again in place of the
+    answer to the next question, which so is never given. Only parity does that too.
+    """
+    finished = [
+        item.seq
+        for item in visible
+        if isinstance(item.message, AssistantMessage) and item.message.finish is not None
+    ]
+    newest = max(finished, default=0)
+    pending = [
+        part
+        for item in visible
+        if item.seq > newest and isinstance(item.message, UserMessage)
+        for part in item.parts
+        if isinstance(part, CompactionPart)
+    ]
+    return pending[-1] if pending else None
 
 
 def question_to_replay(visible: Sequence[MessageWithParts]) -> MessageWithParts | None:

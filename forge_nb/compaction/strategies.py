@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -135,6 +136,7 @@ async def compact(
     auto: bool,
     overflow: bool = False,
     replay: bool = False,
+    hijacked: MessageWithParts | None = None,
 ) -> CompactionResult:
     """Make what the model sees smaller, by the strategy that the settings name.
 
@@ -151,6 +153,8 @@ async def compact(
     replay
         Whether the newest question is still to be answered. It is kept in the tail, or left out
         of the summary and asked again behind it, where there is anything before it.
+    hijacked
+        Parity only: the question whose place the summary of an earlier request takes.
 
     Returns
     -------
@@ -166,6 +170,9 @@ async def compact(
     """
     strategy = _strategy(setup.settings.strategy)
     job = _job(session, setup, auto=auto, overflow=overflow, replay=replay)
+    if hijacked is not None:
+        head = [item for item in job.head if item.message.id != hijacked.message.id]
+        job = dataclasses.replace(job, head=head, hijacked=hijacked)
     if not to_model_messages(job.head):
         before = estimate_view(job.visible)
         return CompactionResult(outcome="nothing to do", tokens_before=before, tokens_after=before)
