@@ -12,7 +12,7 @@ from forge_nb.inputs import Input
 from forge_nb.messages.steps import message_of_step
 from forge_nb.messages.usage import usable_tokens
 from forge_nb.prompts import add_prompt
-from forge_nb.run_loop import compact_and_go_on, run_loop
+from forge_nb.run_loop import RunResult, compact_and_go_on, run_loop
 from forge_nb.structured import output_format
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from forge_nb.compaction.base import CompactionResult, RunSetup
     from forge_nb.history import ViewRule
     from forge_nb.messages.message import MessageWithParts
-    from forge_nb.run_loop import RunResult
     from forge_nb.tools.permissions import Permissions
     from forge_nb.widgets.attach import Attached, Source, Transcript
     from forge_nb.widgets.model_view import ModelView
@@ -130,12 +129,16 @@ class Conversation:
         self._refuse_if_busy(wait=wait)
         with self._live(show=show):
             message = await add_prompt(writer, setup, inputs, wanted=wanted, system=system)
-            while True:  # a run that was stopped leaves the prompts that it had not taken
-                result: RunResult = await self.workbench.run(
+            while True:
+                result = await self.workbench.run(
                     self.id, lambda: run_loop(writer, setup), wait=wait
                 )
-                if not self._waits(message.id):
+                if isinstance(result, RunResult) and self._is_over(result, message.id):
                     return result
+
+    def _is_over(self, result: RunResult, message_id: str) -> bool:
+        """Return whether a run has dealt with a prompt: a stopped one may not have taken it."""
+        return result.outcome != "aborted" or not self._waits(message_id)
 
     def _waits(self, message_id: str) -> bool:
         waiting = self.workbench.store.prompts(self.id, "waiting")

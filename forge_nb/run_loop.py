@@ -104,9 +104,14 @@ async def run_loop(session: Session, setup: RunSetup) -> RunResult:
 
     Raises
     ------
+    UsageError
+        When the settings allow no step.
     CompactionError
         When compacting did not make the context smaller, or had to be repeated without a step.
     """
+    if setup.settings.max_steps < 1:
+        msg = f"Settings.max_steps is {setup.settings.max_steps}; a turn needs at least one step"
+        raise UsageError(msg)
     run = _Run(session, setup)
     session.announce(status(session.id, "busy"))
     try:

@@ -114,6 +114,34 @@ def test_an_abort_cancels_the_taken_prompt_and_the_waiting_one_is_answered() -> 
         assert failures(wb) == []
 
 
+def test_a_prompt_during_a_compaction_is_answered_and_not_by_the_summary() -> None:
+    async def main(conversation: Conversation, provider: Saying) -> RunResult:
+        await conversation.prompt(LONG)
+        compacting = asyncio.ensure_future(conversation.compact())
+        await wait_for(lambda: len(provider.requests) == 2)
+        asked = asyncio.ensure_future(conversation.prompt("and now?"))
+        await compacting
+        return await asked
+
+    summary = [StepStart(), TextStart(), TextDelta(text="in"), 0.05, *text(" short")[2:]]
+    provider = Saying(text("an answer"), summary, text("now this"))
+    with workbench(provider) as wb:
+        conversation = wb.session("t")
+        result = asyncio.run(main(conversation, provider))
+        assert result.text == "now this"
+        assert wb.store.prompts(conversation.id, "waiting", "taken") == []
+        assert failures(wb) == []
+
+
+def test_settings_that_allow_no_step_are_refused_and_never_wait() -> None:
+    none = Settings(max_steps=0)
+    with (
+        workbench(Saying(text("x")), settings=none) as wb,
+        pytest.raises(UsageError, match="max_steps is 0"),
+    ):
+        asyncio.run(wb.session("t").prompt("go"))
+
+
 def test_a_prompt_that_nobody_waits_for_any_more_is_answered_by_whoever_resumes() -> None:
     async def main(conversation: Conversation, provider: Saying) -> RunResult:
         running = asyncio.ensure_future(conversation.prompt("one"))
