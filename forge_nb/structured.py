@@ -11,6 +11,8 @@ from forge_nb.messages.render import ToolSpec
 from forge_nb.tools.registry import Tool
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from forge_nb.messages.message import UserMessage
 
 __all__ = [
@@ -54,10 +56,46 @@ def output_format(wanted: type | Mapping[str, Any]) -> dict[str, Any]:
         schema = adapter.json_schema()
     try:
         jsonschema.Draft202012Validator.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        msg = f"the output's schema is no JSON schema: {error.message}; see json-schema.org"
+        _check_references(schema)
+        jsonschema.Draft202012Validator(schema).is_valid({})  # a reference to itself never ends
+    except (jsonschema.SchemaError, RecursionError) as error:
+        reason = getattr(error, "message", "it refers to itself without an end")
+        msg = f"the output's schema is no JSON schema: {reason}; see json-schema.org"
         raise UsageError(msg) from error
     return {"type": "json_schema", "schema": schema, "retryCount": _RETRIES}
+
+
+def _check_references(schema: dict[str, Any]) -> None:
+    """Refuse references that lead outside the schema or nowhere: nothing is fetched.
+
+    Raises
+    ------
+    UsageError
+        Naming the reference.
+    """
+    from referencing import Registry, Resource
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    whole = Resource.from_contents(schema, default_specification=DRAFT202012)
+    resolver = Registry().with_resource("", whole).resolver()
+    for reference in _references(schema):
+        try:
+            resolver.lookup(reference)
+        except Unresolvable as error:
+            msg = f"the output's schema refers to {reference!r}, which is not in it; write it out"
+            raise UsageError(msg, reference=reference) from error
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for one in value.values():
+            yield from _references(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _references(one)
 
 
 class StructuredOutput(Tool):

@@ -390,8 +390,18 @@ def test_an_answer_may_be_a_list() -> None:
 
 
 def test_a_schema_that_is_none_is_refused_before_anything_is_stored() -> None:
-    with pytest.raises(UsageError, match="no JSON schema"):
-        output_format({"type": "nonsense"})
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"type": "nonsense"}, "no JSON schema"),
+        ({"$ref": "#"}, "without an end"),
+        ({"properties": {"a": {"$ref": "#/definitions/x"}}}, "#/definitions/x"),
+        ({"items": [{"$ref": "http://example.org/x.json"}]}, "is not in it|no JSON schema"),
+        ({"allOf": [{"$ref": "http://example.org/x.json"}]}, "is not in it"),
+    ]
+    for schema, said in refused:
+        with pytest.raises(UsageError, match=said):
+            output_format(schema)
+    known = {"$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"}
+    assert output_format(known)["schema"] == known
 
 
 def test_settings_compare_and_print_without_surprises() -> None:

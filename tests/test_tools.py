@@ -372,3 +372,12 @@ class TestTruncate:
         made = await registry.run("t", {}, context())
         assert made.output.startswith("xxx")
         assert "all of it is in" not in made.output
+
+
+async def test_a_hint_that_cannot_be_checked_is_an_error_for_the_model() -> None:
+    class Odd(Tool):
+        def validate(self, given: dict[str, Any]) -> dict[str, Any]:
+            raise RecursionError(str(given))
+
+    with pytest.raises(ToolError, match="RecursionError"):
+        await ToolRegistry([Odd(lambda: "x", name="odd")]).run("odd", {}, context())

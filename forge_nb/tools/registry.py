@@ -226,7 +226,12 @@ class ToolRegistry:
             When the tool is unknown, its input is wrong, or it raised.
         """
         found = self.get(name)
-        arguments = found.validate(given)
+        try:
+            arguments = found.validate(given)
+        except ToolError:
+            raise
+        except Exception as error:  # a type or a schema of the user's own
+            raise _failed(error, name) from error
         if found.permission is not None:
             shown = json.dumps(given, ensure_ascii=False, default=str)
             pattern = f"{found.name} {shown}"
