@@ -17,6 +17,23 @@ __all__ = ["GENERAL", "Agent", "agents_by_name"]
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Settings under a name, which messages carry as their agent.
 
+    Parameters
+    ----------
+    name
+        Its name; messages carry it.
+    description
+        What it is good for; the model reads it when it may hand work over.
+    model
+        ``provider:model``; None for the session's.
+    system
+        System prompts; added to those of the settings.
+    tools
+        Names of the tools it may call; None for all.
+    permissions
+        Rules (`forge_nb.tools.permissions.Rule`) after the settings': the last match decides.
+    max_steps
+        Model calls for one prompt; None for the settings' number.
+
     Examples
     --------
     >>> Agent(name="reviewer", system=("You only read.",), tools=("read", "grep"))
@@ -25,17 +42,11 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str = ""
-    """What it is good for; the model reads it when it may hand work over."""
     model: str | None = None
-    """``provider:model``; None for the session's."""
     system: tuple[str, ...] = ()
-    """System prompts; added to those of the settings."""
     tools: tuple[str, ...] | None = None
-    """Names of the tools it may call; None for all."""
     permissions: tuple[Any, ...] = ()
-    """Rules (`forge_nb.tools.permissions.Rule`) after the settings': the last match decides."""
     max_steps: int | None = None
-    """Model calls for one prompt; None for the settings' number."""
 
     def __repr__(self) -> str:
         """Name it, and its tools where they are few."""

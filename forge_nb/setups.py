@@ -10,8 +10,10 @@ import msgspec
 
 from forge_nb.agents import Agent, agents_by_name
 from forge_nb.compaction.base import RunSetup
+from forge_nb.compaction.strategies import known_strategy
 from forge_nb.errors import UsageError
 from forge_nb.providers.registry import provider_names, resolve_model
+from forge_nb.settings import Settings
 from forge_nb.subtasks import task_tool
 from forge_nb.tools.environment import Environment
 from forge_nb.tools.permissions import DEFAULT_RULES, Permissions, Rule
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from forge_nb.events import LiveEvent
-    from forge_nb.settings import Settings
     from forge_nb.store.base import StoredSession
     from forge_nb.subtasks import Spawn
     from forge_nb.tools.environment import Snapshots
@@ -69,10 +70,16 @@ class Setups:
         spawn: Spawn,
         files: Path,
     ) -> None:
-        named = list(agents)
+        named, given = list(agents), list(tools)
+        _check("settings", [settings], Settings, "forge_nb.Settings(…)")
+        _check("an agent", named, Agent, "forge_nb.Agent(name=…)")
+        _check("a tool", given, Tool, "a function under @forge_nb.tool")
+        _check(
+            "a rule", [*settings.rules, *(r for a in named for r in a.permissions)], Rule, "Rule(…)"
+        )
         self.settings = settings
         self.model = model
-        self.tools = list(tools)
+        self.tools = given
         self.agents = agents_by_name(named)
         self.snapshots: Snapshots | None = None
         """Tells which files a step changed; None for git, as far as the settings say so."""
@@ -95,9 +102,10 @@ class Setups:
         Raises
         ------
         UsageError
-            When no model was chosen, or there is no such provider or agent.
+            When no model was chosen, or there is no such provider, agent or strategy.
         """
         chosen = self.agent(agent)
+        known_strategy(self.settings.strategy)
         spec = self.spec(model or chosen.model, stored)
         if spec is None:
             msg = (
@@ -183,15 +191,20 @@ class Setups:
         )
 
 
+def _check(what: str, given: Iterable[object], kind: type, example: str) -> None:
+    """Refuse at once what would only fail in the middle of a run."""
+    for one in given:
+        if not isinstance(one, kind):
+            msg = f"{one!r} is no {kind.__name__}; {what} is {example}"
+            raise UsageError(msg)
+
+
 def _rule(given: Rule | dict[str, Any]) -> Rule:
     """Return a rule; a stored one stands there as the family writes it."""
     if isinstance(given, Rule):
         return given
-    action = given.get("action", "ask")
-    if action not in {"allow", "ask", "deny"}:
-        msg = f"the action of a permission is {action!r}; it has to be allow, ask or deny"
-        raise UsageError(msg, rule=given)
-    return Rule(str(given.get("permission", "*")), str(given.get("pattern", "*")), action)
+    names = (str(given.get(key, "*")) for key in ("permission", "pattern"))
+    return Rule(*names, given.get("action", "ask"))
 
 
 def _spec_of(stored: StoredSession) -> str | None:

@@ -44,16 +44,11 @@ def output_format(wanted: type | Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        When the schema is none.
+        When the schema is none, or the type has none.
     """
     import jsonschema
-    import pydantic
 
-    if isinstance(wanted, Mapping):
-        schema = dict(wanted)
-    else:
-        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(wanted)
-        schema = adapter.json_schema()
+    schema = dict(wanted) if isinstance(wanted, Mapping) else _schema_of(wanted)
     try:
         jsonschema.Draft202012Validator.check_schema(schema)
         _check_references(schema)
@@ -63,6 +58,29 @@ def output_format(wanted: type | Mapping[str, Any]) -> dict[str, Any]:
         msg = f"the output's schema is no JSON schema: {reason}; see json-schema.org"
         raise UsageError(msg) from error
     return {"type": "json_schema", "schema": schema, "retryCount": _RETRIES}
+
+
+def _schema_of(wanted: type) -> dict[str, Any]:
+    """Return a type's JSON schema.
+
+    Raises
+    ------
+    UsageError
+        When it is no type, or one that JSON cannot say.
+    """
+    import pydantic
+
+    hint = "give a type (int, list[str], a pydantic model) or a JSON schema"
+    if isinstance(wanted, str):
+        msg = f"the output's shape is the text {wanted!r}; {hint}"
+        raise UsageError(msg)
+    try:
+        schema: dict[str, Any] = pydantic.TypeAdapter(wanted).json_schema()
+    except (pydantic.errors.PydanticUserError, NameError) as error:
+        reason = str(error).partition("\n")[0]
+        msg = f"the output's shape {wanted!r} has no JSON schema: {reason}; {hint}"
+        raise UsageError(msg) from error
+    return schema
 
 
 def _check_references(schema: dict[str, Any]) -> None:

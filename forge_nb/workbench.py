@@ -20,7 +20,7 @@ from forge_nb.analysis.reads import Reads
 from forge_nb.bus import Bus
 from forge_nb.clock import random_source, system_clock
 from forge_nb.conversation import Conversation
-from forge_nb.errors import SessionBusyError, UsageError
+from forge_nb.errors import ExchangeError, SessionBusyError, UsageError
 from forge_nb.events import SessionUpdated
 from forge_nb.exchange.export import export_session
 from forge_nb.exchange.load import load
@@ -152,7 +152,7 @@ class Workbench(Reads):
             When several sessions have this title.
         """
         if title_or_id is None:
-            return self._opened(self._create(default_title(self._now()), model), model, agent)
+            return self.new_session(model=model, agent=agent)
         if title_or_id.startswith("ses_"):
             return self._opened(self.store.session(title_or_id).info.id, model, agent)
         found = [row for row in self.store.sessions() if row.info.title == title_or_id]
@@ -161,6 +161,13 @@ class Workbench(Reads):
             msg = f"{len(found)} sessions have the title {title_or_id!r}; use an id: {ids}"
             raise UsageError(msg)
         session_id = found[0].info.id if found else self._create(title_or_id, model)
+        return self._opened(session_id, model, agent)
+
+    def new_session(
+        self, title: str | None = None, *, model: str | None = None, agent: str | None = None
+    ) -> Conversation:
+        """Return a new session, also when another has the title; parameters as for `session`."""
+        session_id = self._create(title or default_title(self._now()), model)
         return self._opened(session_id, model, agent)
 
     def _opened(self, session_id: str, model: str | None, agent: str | None) -> Conversation:
@@ -211,10 +218,18 @@ class Workbench(Reads):
         Returns
         -------
         ImportReport
-            What came in, what was skipped and what is odd; `self.session(report.ids[0])` goes on
-            with one.
+            What came in, what was skipped and what is odd; `self.session(report.sessions[0].id)`
+            goes on with one.
+
+        Raises
+        ------
+        ExchangeError
+            When nothing could be brought in; one path among several is only listed as skipped.
         """
-        return load(self.store, list(paths))
+        report = load(self.store, list(paths))
+        if report.skipped and not report.sessions:
+            raise ExchangeError("\n".join(one.reason for one in report.skipped))
+        return report
 
     def export(self, session_id: str, *, as_imported: bool = False) -> dict[str, Any]:
         """Return a session as the family's JSON."""

@@ -247,9 +247,9 @@ def test_a_strategy_that_raises_or_says_nothing_cuts_nothing() -> None:
 def test_a_strategy_that_does_not_exist_is_refused_by_name() -> None:
     with workbench(Saying(text("ok")), settings=Settings(strategy="magic")) as wb:
         conversation = wb.session("t")
-        asyncio.run(conversation.prompt(LONG))
-        with pytest.raises(UsageError, match=r"'magic'.*summary"):
-            asyncio.run(conversation.compact())
+        for call in (conversation.prompt(LONG), conversation.compact()):
+            with pytest.raises(UsageError, match=r"'magic'.*summary"):
+                asyncio.run(call)
     with pytest.raises(UsageError, match="no strategy"):
         register_strategy("nothing", 5)
 

@@ -91,7 +91,7 @@ _REQUESTS = """
 CREATE VIEW request_row AS
 SELECT p.session_id, p.message_id, m.seq, m.time_created, p.auto, p.overflow, p.tail_start_id,
     s.id AS summary_id, s.seq AS summary_seq, s.time_created AS summary_created,
-    s.time_completed AS summary_completed,
+    s.time_completed AS summary_completed, s.error,
     CASE WHEN s.id IS NULL THEN 'pending'
          WHEN s.error = 'MessageAbortedError' THEN 'aborted'
          WHEN s.error = 'SummaryBlankError' THEN 'blank'
@@ -140,7 +140,7 @@ SELECT r.session_id, row_number() OVER (PARTITION BY r.session_id ORDER BY r.seq
     b.tokens_total AS total_before,
     CASE WHEN r.outcome = 'done' THEN a.tokens_total END AS total_after,
     {_CONTEXT} AS summary_tokens_in, u.tokens_output AS summary_tokens_out, u.cost_usd,
-    (r.summary_completed - r.summary_created) / 1000.0 AS seconds,
+    (r.summary_completed - r.summary_created) / 1000.0 AS seconds, r.error,
     {_at("r.time_created")} AS requested_at
 FROM request_row r
 ASOF LEFT JOIN turn_row b ON b.session_id = r.session_id AND b.seq < r.seq

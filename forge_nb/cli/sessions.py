@@ -16,6 +16,7 @@ from forge_nb.cli.output import fail, say, show, tell
 from forge_nb.errors import NotFoundError, UsageError
 from forge_nb.exchange.export import export_session
 from forge_nb.exchange.load import load
+from forge_nb.exchange.report import ImportReport
 from forge_nb.providers.registry import resolve_model
 from forge_nb.providers.tape_specs import record
 from forge_nb.store.open import open_store
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forge_nb.conversation import Conversation
-    from forge_nb.exchange.report import ImportReport
 
 __all__ = ["Db", "Style", "register"]
 
@@ -87,7 +87,7 @@ def import_(
     if as_json:
         sys.stdout.write(json.dumps(report.to_dict()) + "\n")
     elif report.sessions:
-        say(str(report))
+        say(str(ImportReport(sessions=report.sessions)))
     for one in report.skipped:
         tell(one.reason)
     if report.skipped:
@@ -185,7 +185,9 @@ def run(
     model: Annotated[
         str | None, typer.Option(help="PROVIDER:MODEL, such as scripted:tour.")
     ] = None,
-    session: Annotated[str | None, typer.Option(help="Go on with this session.")] = None,
+    session: Annotated[
+        str | None, typer.Option(help="Go on with this session; left out, a new one begins.")
+    ] = None,
     record_to: Annotated[
         Path | None, typer.Option("--record", help="Tape to record the run on; needs --model.")
     ] = None,
@@ -202,7 +204,7 @@ def run(
         fail("which model? add --model PROVIDER:MODEL, such as --model scripted:tour")
     with Workbench(db) as workbench:
         if session is None:
-            conversation = workbench.session(_title(prompt), model=model)
+            conversation = workbench.new_session(_title(prompt), model=model)
         else:
             conversation = workbench.session(_find(workbench, session).id, model=model)
         result = asyncio.run(conversation.prompt(prompt, show=True))

@@ -46,12 +46,15 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     """The question that waits for its answer behind the summary: asked again, or kept there."""
     cleared: int = 0
     """Tool outputs that were hidden instead of a summary being written."""
+    error: str | None = None
+    """Why there is no boundary, where something went wrong."""
 
     def __repr__(self) -> str:
         """Say it in one line."""
         sizes = f"{self.tokens_before:,} → {self.tokens_after:,} estimated tokens"
         cleared = f", {self.cleared} outputs cleared" if self.cleared else ""
-        return f"<compaction {self.outcome}: {sizes}{cleared}>"
+        why = f" ({self.error})" if self.error else ""
+        return f"<compaction {self.outcome}{why}: {sizes}{cleared}>"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -231,6 +231,9 @@ class Boundary:
             tokens_before=self._before,
             tokens_after=after if outcome == "done" else self._before,
             replayed_id=self._replayed_id,
+            error=None
+            if summary.error is None
+            else summary.error.data.message or summary.error.name,
         )
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from forge_nb.session import Session
     from forge_nb.settings import Settings
 
-__all__ = ["compact", "register_strategy", "strategies"]
+__all__ = ["compact", "known_strategy", "register_strategy", "strategies"]
 
 _Given = TypeVar("_Given")
 
@@ -122,7 +122,14 @@ def _takes_arguments(given: Callable[..., Any]) -> bool:
         return True
 
 
-def _strategy(name: str) -> Strategy:
+def known_strategy(name: str) -> Strategy:
+    """Return the strategy of a name.
+
+    Raises
+    ------
+    UsageError
+        When there is none.
+    """
     if name not in _STRATEGIES:
         msg = f"there is no compaction strategy {name!r}; there are {list(strategies())}"
         raise UsageError(msg, strategy=name)
@@ -168,7 +175,7 @@ async def compact(
     CompactionError
         When a strategy of the user's own raises something.
     """
-    strategy = _strategy(setup.settings.strategy)
+    strategy = known_strategy(setup.settings.strategy)
     job = _job(session, setup, auto=auto, overflow=overflow, replay=replay)
     if hijacked is not None:
         head = [item for item in job.head if item.message.id != hijacked.message.id]

@@ -13,11 +13,11 @@ import asyncio
 import re
 import shlex
 import threading
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from forge_nb.errors import NotFoundError, ToolError, ToolRejectedError
+from forge_nb.errors import NotFoundError, ToolError, ToolRejectedError, UsageError
 from forge_nb.events import PermissionAsked, PermissionReplied, PermissionReply
 
 if TYPE_CHECKING:
@@ -43,13 +43,41 @@ _OPAQUE = re.compile(r"[`(){}<>]|\$\(|\beval\b")  # what hides a command, or wri
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What to do about a permission."""
+    """What to do about a permission.
+
+    Parameters
+    ----------
+    permission
+        A name (``edit``, ``bash``, ``task``, a tool's own), or a pattern of names: ``*`` stands
+        for any.
+    pattern
+        Of what it is about: a path, a command. ``*`` stands for anything, ``?`` for one letter.
+    action
+        ``allow``, ``ask`` or ``deny``.
+
+    Raises
+    ------
+    UsageError
+        For any other action: a misspelt one must not become a yes.
+
+    Examples
+    --------
+    >>> Rule("bash", "git *", "allow")
+    Rule(permission='bash', pattern='git *', action='allow')
+    """
 
     permission: str
-    """A name, or a pattern of names: ``*`` stands for any."""
     pattern: str = "*"
-    """Of what it is about: a path, a command. ``*`` stands for anything, ``?`` for one letter."""
     action: Action = "ask"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no action."""
+        if self.action not in get_args(Action):
+            msg = f"the action of a rule is {self.action!r}; it has to be allow, ask or deny"
+            raise UsageError(msg, permission=self.permission)
+        if not all(isinstance(one, str) for one in (self.permission, self.pattern)):
+            msg = f"{(self.permission, self.pattern)!r} are no texts; name a permission, a pattern"
+            raise UsageError(msg)
 
 
 DEFAULT_RULES = (
@@ -174,6 +202,12 @@ class Permissions:
         self._pending: dict[str, _Pending] = {}
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        """Say what waits, and which rules there are of one's own."""
+        own = self._rules[len(DEFAULT_RULES) :]
+        waits = [f"{one.permission} of {list(one.patterns)} ({one.id})" for one in self.pending]
+        return f"<permissions: waiting {waits}, rules after the defaults {own}>"
+
     @property
     def pending(self) -> list[PermissionAsked]:
         """What waits for an answer, oldest first."""
@@ -269,7 +303,14 @@ class Permissions:
         ------
         NotFoundError
             When nothing of this id waits.
+        UsageError
+            For any other reply: a misspelt no must not become a yes.
         """
+        if reply not in get_args(PermissionReply):
+            msg = (
+                f"a reply is one of {list(get_args(PermissionReply))}, not {reply!r}; answer again"
+            )
+            raise UsageError(msg, request_id=request_id)
         with self._lock:
             found = self._pending.get(request_id)
             if found is None:
