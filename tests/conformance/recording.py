@@ -11,13 +11,27 @@ import msgspec
 
 from forge_nb.exchange.load import load
 from forge_nb.messages.message import MessageWithParts, SessionInfo
+from forge_nb.messages.usage import NO_TOKENS, TokenUsage
 from forge_nb.store.open import open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = ["Call", "Recording", "Request", "SessionRows", "read_recording", "rows_of"]
+__all__ = [
+    "Call",
+    "Event",
+    "Live",
+    "Recording",
+    "Request",
+    "SessionRows",
+    "read_recording",
+    "rows_of",
+]
+
+
+Event = tuple[str, dict[str, Any]]
+"""A durable event: its type without the version, and its data."""
 
 
 class Request(msgspec.Struct, kw_only=True):
@@ -42,9 +56,12 @@ class Call(msgspec.Struct, kw_only=True):
     purpose: str
     """``title``, or ``queue`` for the session's own calls, summaries among them."""
     model: str
+    max_tokens: int | None
+    has_tools: bool
     messages: list[dict[str, Any]]
     reply: dict[str, Any]
     sent_all: bool
+    """Whether the reply was served whole."""
 
 
 class SessionRows(msgspec.Struct, kw_only=True):
@@ -52,6 +69,23 @@ class SessionRows(msgspec.Struct, kw_only=True):
 
     info: SessionInfo
     messages: list[MessageWithParts]
+    tokens: TokenUsage
+    """Over the session's calls, those for titles left out."""
+    cost_usd: float | None
+
+
+class Live(msgspec.Struct, kw_only=True):
+    """What was on the bus alone."""
+
+    time_s: float
+    kind: str
+    facts: dict[str, Any]
+
+    @property
+    def session_id(self) -> str | None:
+        """Which session it is about."""
+        found: str | None = self.facts.get("sessionID")
+        return found
 
 
 class Recording(msgspec.Struct, kw_only=True):
@@ -62,12 +96,10 @@ class Recording(msgspec.Struct, kw_only=True):
     calls: list[Call]
     sessions: list[SessionRows]
     """In the order of their creation."""
-    events: dict[str, list[tuple[str, dict[str, Any]]]]
+    events: dict[str, list[Event]]
     """Durable events of each session, in order: type and data."""
-    asked: dict[str, dict[str, Any]]
-    """What calls asked leave for, by the call's id."""
-    deltas: dict[str, dict[str, str]]
-    """Joined deltas of each session's parts, in the order of their first."""
+    live: list[Live]
+    """What travelled on the bus, in order."""
     config: dict[str, Any]
 
 
@@ -85,8 +117,7 @@ def read_recording(folder: Path, scratch: Path) -> Recording:
         calls=[_call(line) for line in _lines(folder / "calls.jsonl.gz")],
         sessions=rows_of(database, scratch / "recorded.db"),
         events=_events(database),
-        asked=_asked(folder / "events.jsonl.gz"),
-        deltas=_deltas(folder / "events.jsonl.gz"),
+        live=_live(folder / "events.jsonl.gz"),
         config=json.loads((folder / "config.json").read_text("utf-8")),
     )
 
@@ -101,9 +132,11 @@ def _call(line: dict[str, Any]) -> Call:
         session_id=line.get("session"),
         purpose=line["purpose"],
         model=line["model"],
+        max_tokens=line.get("max_tokens"),
+        has_tools=bool(line.get("tools")),
         messages=line["messages"],
         reply=line["reply"],
-        sent_all=line.get("sent_all", True),
+        sent_all=bool(line.get("sent_all")),
     )
 
 
@@ -114,11 +147,17 @@ def rows_of(database: Path, into: Path) -> list[SessionRows]:
         infos = [row.info for row in store.sessions()]
         infos.sort(key=lambda info: (info.time.created, info.parent_id is not None))
         return [
-            SessionRows(info=info, messages=list(store.messages(info.id))[::-1]) for info in infos
+            SessionRows(
+                info=info,
+                messages=list(store.messages(info.id))[::-1],
+                tokens=info.tokens or NO_TOKENS,
+                cost_usd=info.cost,
+            )
+            for info in infos
         ]
 
 
-def _events(database: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+def _events(database: Path) -> dict[str, list[Event]]:
     connection = sqlite3.connect(database)
     try:
         rows = connection.execute(
@@ -126,24 +165,16 @@ def _events(database: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
         ).fetchall()
     finally:
         connection.close()
-    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    found: dict[str, list[Event]] = {}
     for session_id, kind, data in rows:
         found.setdefault(session_id, []).append((kind.rpartition(".")[0], json.loads(data)))
     return found
 
 
-def _deltas(path: Path) -> dict[str, dict[str, str]]:
-    joined: dict[str, dict[str, str]] = {}
-    for line in _lines(path):
-        event = line["data"]
-        if event.get("type") == "message.part.delta" and line.get("src") != "global":
-            facts = event["properties"]
-            parts = joined.setdefault(facts["sessionID"], {})
-            parts[facts["partID"]] = parts.get(facts["partID"], "") + facts["delta"]
-    return joined
-
-
-def _asked(path: Path) -> dict[str, dict[str, Any]]:
-    asked = (line["data"] for line in _lines(path))
-    facts = [one["properties"] for one in asked if one.get("type") == "permission.asked"]
-    return {one["tool"]["callID"]: one for one in facts if one.get("tool")}
+def _live(path: Path) -> list[Live]:
+    """Return the bus as a client of one instance saw it; the stream of all repeats the same."""
+    lines = [line for line in _lines(path) if line.get("src") != "global"]
+    return [
+        Live(time_s=line["t"], kind=line["data"]["type"], facts=line["data"].get("properties", {}))
+        for line in lines
+    ]

@@ -19,39 +19,35 @@ from forge_nb.messages.parts import (
 )
 from forge_nb.messages.render import ToolSpec
 from forge_nb.tools.registry import Tool, ToolOutput
+from tests.helpers import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from forge_nb.tools.registry import ToolContext
+    from tests.conformance.course import Course
+    from tests.conformance.driver import Watch
     from tests.conformance.recording import Recording
 
 __all__ = ["RecordedChanges", "Workspace", "recorded_tools"]
 
+_ORDER_S = 2.0
 _READ = re.compile(
     r"<path>(.*?)</path>\n<type>(\w+)</type>\n<(?:content|entries)>\n(.*)\n</", re.DOTALL
 )
 
 
 class RecordedTool(Tool):
-    """Gives every call the state that was recorded for it."""
+    """Gives every call the state that was recorded for it, when it was recorded to be given."""
 
-    def __init__(self, name: str, recording: Recording) -> None:
+    def __init__(self, name: str, recording: Recording, course: Course, watch: Watch) -> None:
         super().__init__(self._run, name=name, description="recorded")
-        self._states = {
-            part.call_id: part
-            for session in recording.sessions
-            for item in session.messages
-            for part in item.parts
-            if isinstance(part, ToolPart)
-        }
-        self._asked = recording.asked
+        self._parts = {part.call_id: part for part in _tool_parts(recording)}
+        self._asked = _asked(recording)
         self._progress = _progress_of(recording)
-        self._aborts = [
-            request.time_s * 1000
-            for request in recording.requests
-            if request.path.endswith("/abort")
-        ]
+        self._before = _before_results(recording)
+        self._course = course
+        self._watch = watch
 
     @property
     def spec(self) -> ToolSpec:
@@ -61,20 +57,18 @@ class RecordedTool(Tool):
         return {"given": given}
 
     async def _run(self, given: dict[str, Any], context: ToolContext) -> ToolOutput:
-        part = self._states.get(context.call_id)
+        part = self._parts.get(context.call_id)
         if part is None or not isinstance(part.state, ToolCompleted | ToolFailed):
             msg = f"no state was recorded for call {context.call_id!r} of {given!r}"
             raise ToolError(msg)
-        state = part.state
         asked = self._asked.get(context.call_id)
         if asked is not None:
             await context.ask(asked["permission"], asked["patterns"], always=asked["always"])
         for known in self._progress.get(part.id, ()):
             context.progress(title=known.get("title"), metadata=known.get("metadata"))
             await asyncio.sleep(0)
-        if any(state.time.start <= at <= state.time.end + 50 for at in self._aborts):
-            with suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
+        await self._wait(context.call_id)
+        state = part.state
         if isinstance(state, ToolFailed):
             raise ToolError(state.error)
         return ToolOutput(
@@ -83,6 +77,52 @@ class RecordedTool(Tool):
             metadata=state.metadata,
             attachments=state.attachments,
         )
+
+    async def _wait(self, call_id: str) -> None:
+        """Wait for the requests that came, and the calls that got somewhere, before the result."""
+        waits, is_stopped = self._course.pause_of(call_id)
+        for made in waits:
+            await made.wait()
+        if is_stopped:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        earlier = self._before.get(call_id, set())
+        with suppress(TimeoutError):  # an engine that never gets there is told by the comparison
+            await wait_for(lambda: earlier <= self._watch.tool_states(), timeout_s=_ORDER_S)
+
+
+def _tool_parts(recording: Recording) -> list[ToolPart]:
+    return [
+        part
+        for session in recording.sessions
+        for item in session.messages
+        for part in item.parts
+        if isinstance(part, ToolPart)
+    ]
+
+
+def _asked(recording: Recording) -> dict[str, dict[str, Any]]:
+    """Return what calls asked leave for, by the call's id."""
+    facts = [live.facts for live in recording.live if live.kind == "permission.asked"]
+    return {one["tool"]["callID"]: one for one in facts if one.get("tool")}
+
+
+def _before_results(recording: Recording) -> dict[str, set[tuple[str, str]]]:
+    """Return, for each call, the states that other calls of its message had reached before."""
+    before: dict[str, set[tuple[str, str]]] = {}
+    for events in recording.events.values():
+        reached: dict[str, list[tuple[str, str]]] = {}
+        for kind, data in events:
+            part = data.get("part") or {}
+            if kind != "message.part.updated" or part.get("type") != "tool":
+                continue
+            call_id, status = part["callID"], part["state"]["status"]
+            states = reached.setdefault(part["messageID"], [])
+            if status in {"completed", "error"}:
+                others = {one for one in states if one[0] != call_id}
+                before.setdefault(call_id, others)
+            states.append((call_id, status))
+    return before
 
 
 class RecordedChanges:
@@ -123,15 +163,10 @@ def _progress_of(recording: Recording) -> dict[str, list[dict[str, Any]]]:
     return {part_id: states[1:] for part_id, states in found.items()}
 
 
-def recorded_tools(recording: Recording) -> list[Tool]:
-    names = {
-        part.tool
-        for session in recording.sessions
-        for item in session.messages
-        for part in item.parts
-        if isinstance(part, ToolPart)
-    }
-    return [RecordedTool(name, recording) for name in sorted(names - {"task"})]
+def recorded_tools(recording: Recording, course: Course, watch: Watch) -> list[Tool]:
+    """Return a tool of every name that was called; subtasks run by themselves."""
+    names = {part.tool for part in _tool_parts(recording)} - {"task"}
+    return [RecordedTool(name, recording, course, watch) for name in sorted(names)]
 
 
 # ------------------------------------------------------------------------------- the files

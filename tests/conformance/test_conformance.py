@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.normal import difference, event_row, normal_request, normal_rows
-from tests.conformance.recording import Recording, read_recording
-from tests.conformance.replay import Replayed, UnsupportedRequestError, replay
+from tests.conformance.comparison import compared
+from tests.conformance.driver import UnsupportedRequestError
+from tests.conformance.recording import read_recording
+from tests.conformance.replay import replay
 from tests.live import set_keys
 
 pytest.importorskip("pydantic_ai", reason="the extra `models` is not installed")
@@ -30,41 +31,6 @@ def deviations_of(case: str) -> list[dict[str, Any]]:
     """Return the listed differences of a case."""
     listed = tomllib.loads(DEVIATIONS.read_text("utf-8")).get("deviation", [])
     return [one for one in listed if fnmatch.fnmatch(case, one["case"])]
-
-
-def compared(recording: Recording, replayed: Replayed) -> list[str]:
-    """Return every difference, in words that begin with what differs."""
-    lines = difference(normal_rows(recording.sessions), normal_rows(replayed.sessions), "rows")
-    lines += difference(_recorded_events(recording), _our_events(replayed), "events")
-    ids = [session.info.id for session in recording.sessions]
-    deltas = [list(recording.deltas.get(one, {}).values()) for one in ids]
-    lines += difference(deltas, replayed.deltas, "deltas")
-    calls = [call for call in recording.calls if call.purpose != "title"]
-    sent = [_request(call.messages) for call in calls]
-    lines += difference(sent, [_request(one) for one in replayed.requests], "requests")
-    titles = sum(call.purpose == "title" for call in recording.calls)
-    return lines + difference(titles, replayed.titles, "titles")
-
-
-def _recorded_events(recording: Recording) -> list[list[Any]]:
-    ids = [session.info.id for session in recording.sessions]
-    return [_rows(recording.events.get(one, [])) for one in ids]
-
-
-def _our_events(replayed: Replayed) -> list[list[Any]]:
-    return [_rows(events) for events in replayed.events]
-
-
-def _rows(events: list[tuple[str, dict[str, Any]]]) -> list[Any]:
-    places: dict[str, int] = {}
-    rows = (event_row(kind, data, places) for kind, data in events)
-    return [" ".join(row) for row in rows if row is not None]
-
-
-def _request(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    said = normal_request(messages)
-    is_summary = any("<conversation>" in piece.get("text", "") for piece in said)
-    return [{"what": "summary request"}] if is_summary else said
 
 
 @pytest.mark.each_case("recorded/*/calls.jsonl.gz", elsewhere="*/calls.jsonl.gz")
