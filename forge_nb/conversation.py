@@ -216,6 +216,7 @@ class Conversation:
             at=message_id,
             new_id=writer.new_id,
             now_ms=writer.clock(),
+            taken={row.info.title for row in store.sessions()},
         )
         self.workbench.apply(events)
         return Conversation(self.workbench, session_id, model=self.model, agent=self.agent)
@@ -228,7 +229,8 @@ class Conversation:
         Parameters
         ----------
         to
-            Id of the question; None for the last one.
+            Id of the question; None for the last one that was asked here, or the last compaction
+            by hand when that is newer.
 
         Raises
         ------
@@ -241,8 +243,14 @@ class Conversation:
         if owner is not None:
             msg = f"session {self.id!r} is run by {owner!r}; abort it before taking anything back"
             raise SessionBusyError(msg, owner=owner)
-        imported = self.workbench.store.imported_ids(self.id)
-        events = undo_events(self.messages(), to, imported=imported)
+        store = self.workbench.store
+        prompts = store.prompts(self.id, "waiting", "taken", "answered", "cancelled")
+        events = undo_events(
+            self.messages(),
+            to,
+            imported=store.imported_ids(self.id),
+            asked=frozenset(item.message.id for item in prompts),
+        )
         self.workbench.apply(events)
         return len(events)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 from urllib.parse import unquote_to_bytes
 
 from forge_nb.errors import UsageError
@@ -24,7 +24,11 @@ __all__ = [
     "file_text",
     "inside",
     "is_media",
+    "is_there",
+    "media_url",
+    "no_file",
     "parse_data_url",
+    "settled_mime",
     "sniff_mime",
 ]
 
@@ -35,7 +39,11 @@ MAX_ENTRIES = 1_000  # names of a listing
 MAX_MEDIA_BYTES = 5 * 1024 * 1024
 """Size of an image or a PDF that can be sent (opencode: 5 MiB)."""
 
+MAX_COUNTED_BYTES = 64 * 1024 * 1024
+"""A larger file is not walked to its end only to count its lines."""
+
 _SNIFF_BYTES = 4_096
+_CHUNK_CHARS = 65_536
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -43,6 +51,7 @@ _SIGNATURES = (
     (b"GIF89a", "image/gif"),
     (b"%PDF-", "application/pdf"),
 )
+_SIGNED = frozenset({"image/webp", *(mime for _, mime in _SIGNATURES)})
 
 
 def inside(root: Path, path: Path) -> bool:
@@ -50,6 +59,15 @@ def inside(root: Path, path: Path) -> bool:
     try:
         return path.resolve().is_relative_to(root.resolve())
     except (OSError, ValueError, RuntimeError):  # a NUL in the name, a link to itself
+        return False
+
+
+def is_there(root: Path, name: str) -> bool:
+    """Return whether a folder has a file or a folder of this name, links resolved."""
+    path = root / name
+    try:
+        return inside(root, path) and (path.is_file() or path.is_dir())
+    except OSError:  # a name that is too long, a folder that may not be entered
         return False
 
 
@@ -76,6 +94,33 @@ def sniff_mime(head: bytes) -> str:
     return "text/plain"
 
 
+def settled_mime(head: bytes, stated: str | None) -> str:
+    r"""Return what bytes are when somebody has said what they are: the bytes are believed.
+
+    Raises
+    ------
+    UsageError
+        When they are said to be an image or a PDF that they are not: a model's provider would
+        refuse it in every later call too.
+
+    Examples
+    --------
+    >>> settled_mime(b"\xff\xd8\xff\xe0", "image/png"), settled_mime(b"a,b", "text/csv")
+    ('image/jpeg', 'text/plain')
+    """
+    found = sniff_mime(head)
+    if stated is None or found in _SIGNED:
+        return found
+    if stated in _SIGNED:
+        msg = f"what is said to be {stated} is {found}; give the file as it is, or no mime"
+        raise UsageError(msg, mime=found, stated=stated)
+    if found != "application/octet-stream":
+        return found
+    if stated.startswith("text/"):
+        return "text/plain"  # in another encoding, or damaged
+    return stated if is_media(stated) else found
+
+
 def is_media(mime: str) -> bool:
     """Return whether a model gets the bytes themselves: images and PDFs."""
     return mime.startswith("image/") or mime == "application/pdf"
@@ -89,14 +134,31 @@ def data_url(data: bytes, mime: str) -> str:
     UsageError
         When there are more than `MAX_MEDIA_BYTES`.
     """
-    if len(data) > MAX_MEDIA_BYTES:
-        msg = f"{len(data):,} bytes of {mime} are too many; at most {MAX_MEDIA_BYTES:,} can be sent"
-        raise UsageError(msg)
+    _check_size(len(data), mime)
     return f"data:{mime};base64,{base64.b64encode(data).decode('ascii')}"
 
 
+def media_url(path: Path, mime: str) -> str:
+    """Return a file as a data URL; one that is too large is not read.
+
+    Raises
+    ------
+    UsageError
+        As for `data_url`.
+    """
+    _check_size(path.stat().st_size, mime)
+    with path.open("rb") as file:
+        return data_url(file.read(MAX_MEDIA_BYTES + 1), mime)  # it may have grown meanwhile
+
+
+def _check_size(size: int, mime: str) -> None:
+    if size > MAX_MEDIA_BYTES:
+        msg = f"{size:,} bytes of {mime} are too many; at most {MAX_MEDIA_BYTES:,} can be sent"
+        raise UsageError(msg, size=size)
+
+
 def parse_data_url(url: str) -> bytes | None:
-    """Return the bytes of a ``data:`` URL; None when it is broken.
+    """Return the bytes of a ``data:`` URL; None when it is broken, or another kind of URL.
 
     Examples
     --------
@@ -104,12 +166,12 @@ def parse_data_url(url: str) -> bytes | None:
     (b'hi', None)
     """
     head, comma, body = url.partition(",")
-    if not comma:
+    if not comma or not head.lower().startswith("data:"):
         return None
-    if not head.endswith(";base64"):
+    if not head.lower().endswith(";base64"):
         return unquote_to_bytes(body)
     try:
-        return base64.b64decode(body, validate=True)
+        return base64.b64decode(unquote_to_bytes(body), validate=True)
     except (binascii.Error, ValueError):
         return None
 
@@ -134,8 +196,7 @@ def file_text(path: Path, *, start: int = 1, count: int = MAX_LINES) -> str:
     if path.is_dir():
         return _listing(path, start)
     if not path.is_file():
-        msg = f"File not found: {path}"
-        raise UsageError(msg, path=str(path))
+        raise no_file(path)
     with path.open("rb") as file:
         mime = sniff_mime(file.read(_SNIFF_BYTES))
     if mime != "text/plain":
@@ -145,11 +206,20 @@ def file_text(path: Path, *, start: int = 1, count: int = MAX_LINES) -> str:
     return f"<path>{path}</path>\n<type>file</type>\n<content>\n{content}\n</content>"
 
 
+def no_file(path: Path) -> UsageError:
+    """Return the error for a path that leads to nothing, or to a pipe or a device."""
+    msg = f"File not found: {path}"
+    if path.exists():
+        msg = f"{path} is neither a file nor a folder"
+    return UsageError(msg, path=str(path))
+
+
 def _content(path: Path, start: int, count: int) -> str:
     numbered: list[str] = []
     size, total = 0, 0
     wanted = min(count, MAX_LINES)
     is_cut = False
+    is_counted = path.stat().st_size <= MAX_COUNTED_BYTES
     for number, line in enumerate(_lines(path), 1):
         total = number
         if number < start or is_cut:
@@ -159,20 +229,35 @@ def _content(path: Path, start: int, count: int) -> str:
         is_cut = len(numbered) >= wanted or size > MAX_BYTES
         if not is_cut:
             numbered.append(written)
+        elif not is_counted:
+            break
     if start > max(total, 1):
         msg = f"line {start} is behind the end of {path}, which has {total} lines"
         raise UsageError(msg, path=str(path))
     last = start + len(numbered) - 1
     note = f"(End of file - total {total} lines)"
     if is_cut:
-        note = f"(Lines {start} to {last} of {total}; go on at line {last + 1})"
+        of_all = f" of {total}" if is_counted else ", more follow"
+        note = f"(Lines {start} to {last}{of_all}; go on at line {last + 1})"
     return "\n".join([*numbered, "", note])
 
 
 def _lines(path: Path) -> Iterator[str]:
+    """Yield the beginnings of a file's lines: however long one is, little of it is held."""
     with path.open(encoding="utf-8", errors="replace", newline=None) as file:
-        for line in file:
+        while line := file.readline(MAX_LINE_CHARS + 2):
             yield line.rstrip("\n")
+            if not line.endswith("\n"):
+                _skip_line(path, file)
+
+
+def _skip_line(path: Path, file: TextIO) -> None:
+    for _ in range(MAX_COUNTED_BYTES // _CHUNK_CHARS):
+        rest = file.readline(_CHUNK_CHARS)
+        if not rest or rest.endswith("\n"):
+            return
+    msg = f"a line of {path} has more than {MAX_COUNTED_BYTES:,} characters; it is no text to read"
+    raise UsageError(msg, path=str(path))
 
 
 def _short(line: str) -> str:

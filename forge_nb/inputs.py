@@ -11,14 +11,24 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import msgspec
 
 from forge_nb.errors import UsageError
-from forge_nb.files import data_url, file_text, inside, is_media, parse_data_url, sniff_mime
+from forge_nb.files import (
+    data_url,
+    file_text,
+    is_media,
+    is_there,
+    media_url,
+    no_file,
+    parse_data_url,
+    settled_mime,
+)
 from forge_nb.messages.ids import Prefix
 from forge_nb.messages.parts import AgentPart, FilePart, ModelRef, SubtaskPart, TextPart
+from forge_nb.tools.truncate import truncate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +39,10 @@ __all__ = ["File", "Input", "Mention", "PartSource", "Subtask", "Text", "resolve
 
 _MENTION = re.compile(r"(?<![\w@])@([\w./~-]*[\w/])")
 _DIRECTORY = "application/x-directory"
+_TEXT = "text/plain"
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_NAME_CHARS = 80
+_END = 2**31 - 1  # a line behind every end
 _SNIFF_BYTES = 4_096
 
 
@@ -50,9 +64,9 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     url: str | None = None
     filename: str | None = None
     mime: str | None = None
-    """What it is; looked up in its bytes when None."""
+    """What somebody says it is; its bytes are believed."""
     lines: tuple[int, int] | None = None
-    """First and last line of a text, from 1."""
+    """First and last line of a text, from 1; a ``file:`` URL may say them as ``?start=…&end=…``."""
     source: dict[str, Any] | None = None
     """Where in the prompt's text it was named."""
 
@@ -99,7 +113,8 @@ def resolve_inputs(inputs: Input | Sequence[Input], source: PartSource) -> list[
         When a file cannot be read or is too large, an agent is unknown, or nothing is asked.
     """
     several = [inputs] if isinstance(inputs, Input) else list(inputs)
-    parts = [part for one in several for part in _Making(source).parts(one)]
+    making = _Making(source)
+    parts = [part for one in several for part in making.parts(one)]
     if not any(_asks(part) for part in parts):
         msg = f"the prompt is blank ({inputs!r}); write what the model is to do"
         raise UsageError(msg)
@@ -113,6 +128,7 @@ def _asks(part: Part) -> bool:
 class _Making:
     def __init__(self, source: PartSource) -> None:
         self._source = source
+        self._named: set[str] = set()
 
     def parts(self, given: Input) -> list[Part]:
         match given:
@@ -174,12 +190,15 @@ class _Making:
         parts: list[Part] = []
         for found in _MENTION.finditer(text):
             name = found.group(1)
+            if name in self._named:
+                continue
+            self._named.add(name)
             place = {"value": found.group(), "start": found.start(), "end": found.end()}
-            path = self._source.workspace / name
             if name in self._source.agents:
                 parts += self._agent(Mention(name, source=place))
-            elif inside(self._source.workspace, path) and path.exists():
+            elif is_there(self._source.workspace, name):
                 where = {"type": "file", "path": name, "text": place}
+                path = self._source.workspace / name
                 parts += self._file(File(path=path, filename=name, source=where))
         return parts
 
@@ -215,32 +234,33 @@ class _Making:
             part = self._part(given, mime=_DIRECTORY, url=url, filename=name)
             return [self._said(_called(str(path))), self._said(file_text(path)), part]
         if not path.is_file():
-            msg = f"File not found: {path}"
-            raise UsageError(msg, path=str(path))
+            raise no_file(path)
         with path.open("rb") as file:
-            mime = given.mime or sniff_mime(file.read(_SNIFF_BYTES))
+            mime = settled_mime(file.read(_SNIFF_BYTES), given.mime)
         if is_media(mime):
-            part = self._part(
-                given, mime=mime, url=data_url(path.read_bytes(), mime), filename=name
-            )
-            return [self._said(_called(str(path))), part] if given.data is None else [part]
-        first, last = given.lines or (1, 2**31)
+            part = self._part(given, mime=mime, url=media_url(path, mime), filename=name)
+            return [self._said(_called(str(path))), part]
+        lines = _lines(given)
+        first, last = lines or (1, _END)
         text = file_text(path, start=first, count=last - first + 1)
-        part = self._part(given, mime="text/plain", url=url, filename=name)
-        return [self._said(_called(str(path))), self._said(text), part]
+        part = self._part(given, mime=_TEXT, url=url, filename=name)
+        return [self._said(_called(str(path), lines)), self._said(text), part]
 
     def _from_bytes(self, given: File, data: bytes) -> list[Part]:
-        mime = given.mime or sniff_mime(data[:_SNIFF_BYTES])
+        said = _type_of(given.url)
+        mime = settled_mime(data[:_SNIFF_BYTES], given.mime or said)
         name = given.filename or "inline"
-        url = given.url or data_url(data, mime)
-        part = self._part(given, mime=mime, url=url, filename=name)
-        if is_media(mime):
-            data_url(data, mime)  # refuses what is too large
-            return [part]
-        if not mime.startswith("text/"):
+        if mime != _TEXT and not is_media(mime):
             msg = f"{name} holds {mime}; a prompt takes text, images and PDFs"
             raise UsageError(msg, mime=mime)
-        return [self._said(_called(name)), self._said(data.decode("utf-8", "replace")), part]
+        url = data_url(data, mime)
+        if said == mime and given.url is not None:
+            url = given.url  # as it came; one that names another type is written anew
+        part = self._part(given, mime=mime, url=url, filename=name)
+        if is_media(mime):
+            return [part]
+        text, _ = truncate(data.decode("utf-8", "replace"))
+        return [self._said(_called(name)), self._said(text), part]
 
     def _part(self, given: File, *, mime: str, url: str, filename: str) -> FilePart:
         return FilePart(mime=mime, url=url, filename=filename, source=given.source, **self._base())
@@ -249,15 +269,57 @@ class _Making:
 def _path(given: File) -> Path | None:
     if given.path is not None:
         return Path(given.path)
-    url = urlparse(given.url or "")
-    return Path(unquote(url.path)) if url.scheme == "file" else None
+    url = _file_url(given)
+    return None if url is None else Path(unquote(url.path, errors="surrogateescape"))
+
+
+def _file_url(given: File) -> SplitResult | None:
+    """Return a ``file:`` URL of this machine in its pieces; None for anything else."""
+    try:
+        url = urlsplit(given.url or "")
+    except ValueError:
+        return None
+    return url if url.scheme == "file" and url.netloc in {"", "localhost"} else None
+
+
+def _lines(given: File) -> tuple[int, int] | None:
+    """Return the lines that are wanted, from 1; None for all."""
+    lines = given.lines or _lines_of(_file_url(given))
+    if lines is None:
+        return None
+    first, last = lines
+    if not 1 <= first <= last:
+        msg = f"lines {lines} of {_name(given)}: the first is 1, and the last not before the first"
+        raise UsageError(msg, lines=lines)
+    return first, last
+
+
+def _lines_of(url: SplitResult | None) -> tuple[int, int] | None:
+    """Return the lines that a ``file:`` URL's query names."""
+    query = parse_qs(url.query) if url is not None else {}
+    start, end = (query.get(name, [""])[0] for name in ("start", "end"))
+    if not _NUMBER.fullmatch(start):
+        return None
+    return int(start), int(end) if _NUMBER.fullmatch(end) else _END
+
+
+def _type_of(url: str | None) -> str | None:
+    """Return the type that a ``data:`` URL names."""
+    head = (url or "").partition(",")[0]
+    return head.removeprefix("data:").partition(";")[0].lower() or None
 
 
 def _name(given: File) -> str:
     path = _path(given)
-    return str(path) if path is not None else given.filename or "the file"
+    if path is not None:
+        return str(path)
+    return given.filename or (given.url or "the file")[:_NAME_CHARS]
 
 
-def _called(name: str) -> str:
-    call = json.dumps({"filePath": name}, ensure_ascii=False, separators=(",", ":"))
-    return f"Called the Read tool with the following input: {call}"
+def _called(name: str, lines: tuple[int, int] | None = None) -> str:
+    call: dict[str, Any] = {"filePath": name}
+    if lines is not None:
+        first, last = lines
+        call |= {"offset": first} | ({} if last == _END else {"limit": last - first + 1})
+    text = json.dumps(call, ensure_ascii=False, separators=(",", ":"))
+    return f"Called the Read tool with the following input: {text}"

@@ -37,7 +37,12 @@ def parts(mirror: Mirror) -> pd.DataFrame:
 
 
 def steps(mirror: Mirror) -> pd.DataFrame:
-    """Return one row per model call, cut calls and titles included."""
+    """Return one row per model call, cut calls and titles included.
+
+    A fork repeats the calls of the history that it took over: `copy_of` names the first record of
+    such a call, and is missing for a session's own. To count money, count rows without it.
+    A call of a message that was taken back keeps its row, without a step.
+    """
     return _fetch(mirror, "steps")
 
 

@@ -61,14 +61,14 @@ SELECT m.session_id, m.id AS message_id, m.step,
     u.tokens_cache_write, {_TOTAL} AS tokens_total, {_CONTEXT} AS context_tokens,
     u.cost_usd, u.cost_recorded_usd, u.cost_source, m.finish, {_OUTCOME} AS outcome, m.error,
     COALESCE(row_number() OVER (PARTITION BY m.session_id, m.id ORDER BY u.seq), 1) AS attempt,
-    u.tokens_total_reported
+    u.tokens_total_reported, u.origin_id AS copy_of
 FROM call_row m LEFT JOIN usage_row u ON u.session_id = m.session_id AND u.message_id = m.id
 UNION ALL
 SELECT u.session_id, u.message_id, NULL, u.purpose, u.provider, u.model, NULL,
     {_at("u.started_ms")}, {_at("u.finished_ms")},
     u.tokens_input, u.tokens_output, u.tokens_reasoning, u.tokens_cache_read,
     u.tokens_cache_write, {_TOTAL}, {_CONTEXT}, u.cost_usd, u.cost_recorded_usd, u.cost_source,
-    NULL, 'completed', NULL, u.attempt, u.tokens_total_reported
+    NULL, 'completed', NULL, u.attempt, u.tokens_total_reported, u.origin_id
 FROM usage_row u
 WHERE NOT EXISTS (SELECT 1 FROM call_row m
                   WHERE m.session_id = u.session_id AND m.id = u.message_id)

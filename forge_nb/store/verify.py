@@ -40,8 +40,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     level: Literal["failure", "note"]
     code: str
-    """Which rule: seq, parent, orphan, open, sums, usage, tokens, columns, unreadable, rollup,
-    log."""
+    """Which rule: seq, parent, orphan, open, sums, usage, removed, tokens, columns, unreadable,
+    rollup, log."""
     session_id: str
     detail: str
 
@@ -56,12 +56,18 @@ class _Rows(msgspec.Struct, frozen=True, kw_only=True):
     log: Sequence[int]
     """Numbers that have a log entry."""
     has_log: bool
+    removed: frozenset[str]
+    """Messages that were taken away."""
 
     def finding(self, code: str, detail: str, *, row: Any = None) -> Finding:
         """Return a failure, or a note when the row that it is about was imported."""
         is_imported = row is not None and row.origin_format is not None
         level: Literal["failure", "note"] = "note" if is_imported else "failure"
         return Finding(level=level, code=code, session_id=self.session.id, detail=detail)
+
+    def note(self, code: str, detail: str) -> Finding:
+        """Return a note: odd, and no rule is broken."""
+        return Finding(level="note", code=code, session_id=self.session.id, detail=detail)
 
 
 def verify(store: Store) -> list[Finding]:
@@ -117,7 +123,18 @@ def _read(connection: sa.Connection, store: SqlStore, session_id: str) -> _Rows 
         usage=rows(schema.usage),
         log=connection.scalars(numbers.order_by(log.c.seq)).all(),
         has_log=store.event_log != "off",
+        removed=_removed(connection, store, session_id),
     )
+
+
+def _removed(connection: sa.Connection, store: SqlStore, session_id: str) -> frozenset[str]:
+    table = schema.tombstone
+    query = sa.select(table.c.id).where(
+        table.c.tenant_id == store.tenant,
+        table.c.session_id == session_id,
+        table.c.kind == "message",
+    )
+    return frozenset(connection.scalars(query))
 
 
 # ------------------------------------------------------------------------------------- order
@@ -184,6 +201,26 @@ def _check_usage(rows: _Rows) -> Iterator[Finding]:
                 f"its usage record has {_tokens(row)}"
             )
             yield rows.finding("usage", detail, row=part)
+
+
+def _check_removed(rows: _Rows) -> Iterator[Finding]:
+    """Explain by how much a session's sums exceed its messages: what was spent stays counted."""
+    there = {row.id for row in rows.messages}
+    gone = [row for row in rows.usage if row.message_id is not None and row.message_id not in there]
+    paid = [row for row in gone if row.message_id in rows.removed]
+    lost = [row for row in gone if row.message_id not in rows.removed]
+    if paid:
+        yield rows.note("removed", f"messages were removed; their {_bill(paid)} stay counted")
+    if lost:
+        yield rows.note("orphan", f"{_bill(lost)} are of messages that are not stored")
+
+
+def _bill(usage: Sequence[Any]) -> str:
+    tokens = sum(number or 0 for row in usage for number in _tokens(row))
+    costs = [row.cost_usd for row in usage if row.cost_usd is not None]
+    usd = f"${sum(costs):.6f}" if costs else "an unknown cost"
+    calls = "1 call" if len(usage) == 1 else f"{len(usage)} calls"
+    return f"{calls} with {tokens:,} tokens and {usd}"
 
 
 def _check_tokens(rows: _Rows) -> Iterator[Finding]:
@@ -293,6 +330,7 @@ _CHECKS: tuple[Callable[[_Rows], Iterator[Finding]], ...] = (
     _check_closed,
     _check_sums,
     _check_usage,
+    _check_removed,
     _check_tokens,
     _check_rollup,
     _check_columns,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forge_nb.errors import ToolError, UsageError
-from forge_nb.files import data_url, file_text, inside, is_media, sniff_mime
+from forge_nb.files import file_text, inside, is_media, media_url, sniff_mime
 from forge_nb.tools.registry import Tool, ToolContext, ToolOutput
 from forge_nb.tools.shell import bash_tool
 
@@ -118,7 +118,7 @@ class _Workspace:
                 with path.open("rb") as file:
                     mime = sniff_mime(file.read(_SNIFF_BYTES))
                 if is_media(mime):
-                    url = data_url(path.read_bytes(), mime)
+                    url = media_url(path, mime)
                     attachment = {"type": "file", "mime": mime, "url": url, "filename": path.name}
                     kind = "Image" if mime.startswith("image/") else "PDF"
                     output = f"{kind} read successfully"
