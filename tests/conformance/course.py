@@ -48,6 +48,19 @@ class Course:
         calls = (call for call in self._recording.calls if call.purpose != "title")
         return sum(call.time_s < now_s for call in calls)
 
+    def shown_before(self, place: int) -> tuple[int, int]:
+        """Return how many characters and rows of tools had been shown before a request."""
+        now_s = self._recording.requests[place].time_s
+        characters = rows = 0
+        for live in self._recording.live:
+            if live.time_s >= now_s:
+                break
+            if live.kind == "message.part.delta":
+                characters += len(live.facts["delta"])
+            elif live.kind == "message.part.updated":
+                rows += live.facts["part"]["type"] == "tool"
+        return characters, rows
+
     def pause_of(self, call_id: str) -> tuple[list[asyncio.Event], bool]:
         """Return what a tool's run waits for, and whether it was then stopped."""
         found = [span for span in self._tools if span[0] == call_id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from forge_nb.errors import ForgeError
-from forge_nb.events import Committed, PartUpdated
+from forge_nb.events import Committed, PartDelta, PartUpdated
 from forge_nb.inputs import File, Mention, Subtask, Text
 from forge_nb.messages.parts import ToolPart
 from tests.helpers import wait_for
@@ -44,17 +45,28 @@ class Watch:
         self._subscription = subscription
         self.events: list[BusEvent] = []
         self._quiet = 0
+        self._characters = 0
+        self._tool_rows: Counter[str] = Counter()
 
     def take(self) -> None:
+        """Take what is new."""
         while (event := self._subscription.get_nowait()) is not None:
             self.events.append(event)
+            if isinstance(event, Committed) and isinstance(event.event, PartUpdated):
+                part = event.event.part
+                if isinstance(part, ToolPart):
+                    self._tool_rows[part.call_id] += 1
+            elif isinstance(event, PartDelta):
+                self._characters += len(event.delta)
 
-    def tool_states(self) -> set[tuple[str, str]]:
-        """Return every call's id with each state that it has reached."""
+    def tool_rows(self) -> Counter[str]:
+        """Return how many rows of each tool call were stored, by the call's id."""
         self.take()
-        events = (one.event for one in self.events if isinstance(one, Committed))
-        parts = (one.part for one in events if isinstance(one, PartUpdated))
-        return {(part.call_id, part.status) for part in parts if isinstance(part, ToolPart)}
+        return self._tool_rows
+
+    def has_shown(self, characters: int, tool_rows: int) -> bool:
+        """Return whether so much of what models say and tools do was told."""
+        return self.tool_rows().total() >= tool_rows and self._characters >= characters
 
     def is_quiet(self) -> bool:
         """Return whether nothing has happened for a few looks."""
@@ -124,8 +136,11 @@ class Driver:
     async def _come_to(self, place: int) -> None:
         """Wait until our engine stands where the recorded one stood when a request came."""
         calls = self._course.calls_before(place)
-        with suppress(TimeoutError):  # a call that is never made is found when all is compared
-            await wait_for(lambda: self._asked() >= calls, timeout_s=SAME_S)
+        shown = self._course.shown_before(place)
+        with suppress(TimeoutError):  # what never comes is found when all is compared
+            await wait_for(
+                lambda: self._asked() >= calls and self._watch.has_shown(*shown), timeout_s=SAME_S
+            )
         await self._watch.rest()
 
     async def _finish_tasks(self) -> None:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Replayed", "Sent", "replay"]
 
+_LIMITS = ("context", "input", "output")
 _PRICES = ("input", "output", "cache_read", "cache_write")
 TITLE_REQUEST = "Generate a title for this conversation:"
 
@@ -200,23 +201,13 @@ class _Provider(LiveProvider):
         endpoint, _, model = spec.partition(":")
         super().__init__(endpoint, model)
         self.id = name
-        self._facts = facts
+        known, cost = facts.get("limit", {}), facts.get("cost", {})
+        self._limits = ModelLimits(**{name: known.get(name) for name in _LIMITS})
+        self._prices = UnitPrices(**{name: cost.get(name, 0) for name in _PRICES})
 
-    def limits(self, model_id: str) -> ModelLimits:
-        del model_id
-        known = self._facts.get("limit", {})
-        return ModelLimits(
-            context=known.get("context"), input=known.get("input"), output=known.get("output")
-        )
-
-    def prices(self, model_id: str) -> UnitPrices:
-        del model_id
-        return self.prices_at(0)
-
-    def prices_at(self, context_tokens: int) -> UnitPrices:
+    def prices_at(self, context_tokens: int) -> UnitPrices | None:
         del context_tokens
-        cost = self._facts.get("cost", {})
-        return UnitPrices(**{name: cost.get(name, 0) for name in _PRICES})
+        return self._prices
 
 
 def _spec(name: str) -> str:

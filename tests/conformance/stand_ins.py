@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from forge_nb.tools.registry import Tool, ToolOutput
 from tests.helpers import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from forge_nb.tools.registry import ToolContext
@@ -45,7 +47,7 @@ class RecordedTool(Tool):
         self._parts = {part.call_id: part for part in _tool_parts(recording)}
         self._asked = _asked(recording)
         self._progress = _progress_of(recording)
-        self._before = _before_results(recording)
+        self._order = _order_of(recording)
         self._course = course
         self._watch = watch
 
@@ -65,9 +67,12 @@ class RecordedTool(Tool):
         if asked is not None:
             await context.ask(asked["permission"], asked["patterns"], always=asked["always"])
         for known in self._progress.get(part.id, ()):
+            await self._wait_for_others(context.call_id)
+            before = self._watch.tool_rows()[context.call_id]
             context.progress(title=known.get("title"), metadata=known.get("metadata"))
-            await asyncio.sleep(0)
-        await self._wait(context.call_id)
+            await self._until_stored(context.call_id, before)
+        await self._wait_for_requests(context.call_id)
+        await self._wait_for_others(context.call_id)
         state = part.state
         if isinstance(state, ToolFailed):
             raise ToolError(state.error)
@@ -78,17 +83,30 @@ class RecordedTool(Tool):
             attachments=state.attachments,
         )
 
-    async def _wait(self, call_id: str) -> None:
-        """Wait for the requests that came, and the calls that got somewhere, before the result."""
+    async def _wait_for_requests(self, call_id: str) -> None:
+        """Wait for the requests that came while the call ran, for ever if one stopped it."""
         waits, is_stopped = self._course.pause_of(call_id)
         for made in waits:
             await made.wait()
         if is_stopped:
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
-        earlier = self._before.get(call_id, set())
+
+    async def _wait_for_others(self, call_id: str) -> None:
+        """Wait until the other calls of the message are where they were at this call's next row."""
+        order = self._order.get(call_id, [])
+        place = self._watch.tool_rows()[call_id]
+        wanted = order[place] if place < len(order) else {}
+        await self._until(
+            lambda: all(self._watch.tool_rows()[other] >= n for other, n in wanted.items())
+        )
+
+    async def _until_stored(self, call_id: str, before: int) -> None:
+        await self._until(lambda: self._watch.tool_rows()[call_id] > before)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
         with suppress(TimeoutError):  # an engine that never gets there is told by the comparison
-            await wait_for(lambda: earlier <= self._watch.tool_states(), timeout_s=_ORDER_S)
+            await wait_for(condition, timeout_s=_ORDER_S)
 
 
 def _tool_parts(recording: Recording) -> list[ToolPart]:
@@ -107,22 +125,20 @@ def _asked(recording: Recording) -> dict[str, dict[str, Any]]:
     return {one["tool"]["callID"]: one for one in facts if one.get("tool")}
 
 
-def _before_results(recording: Recording) -> dict[str, set[tuple[str, str]]]:
-    """Return, for each call, the states that other calls of its message had reached before."""
-    before: dict[str, set[tuple[str, str]]] = {}
+def _order_of(recording: Recording) -> dict[str, list[dict[str, int]]]:
+    """Return, for each row of each call, how many rows the message's other calls had before it."""
+    order: dict[str, list[dict[str, int]]] = {}
     for events in recording.events.values():
-        reached: dict[str, list[tuple[str, str]]] = {}
+        rows: dict[str, Counter[str]] = {}
         for kind, data in events:
             part = data.get("part") or {}
             if kind != "message.part.updated" or part.get("type") != "tool":
                 continue
-            call_id, status = part["callID"], part["state"]["status"]
-            states = reached.setdefault(part["messageID"], [])
-            if status in {"completed", "error"}:
-                others = {one for one in states if one[0] != call_id}
-                before.setdefault(call_id, others)
-            states.append((call_id, status))
-    return before
+            call_id, counts = part["callID"], rows.setdefault(part["messageID"], Counter())
+            others = {one: count for one, count in counts.items() if one != call_id}
+            order.setdefault(call_id, []).append(others)
+            counts[call_id] += 1
+    return order
 
 
 class RecordedChanges:
