@@ -63,17 +63,19 @@ class Course:
 
     def pause_of(self, call_id: str) -> tuple[list[asyncio.Event], bool]:
         """Return what a tool's run waits for, and whether it was then stopped."""
-        found = [span for span in self._tools if span[0] == call_id]
-        waits: list[asyncio.Event] = []
-        for _, session_id, start, end in found:
-            for place, request in self._requests_to(session_id):
-                if start <= request.time_s <= end and not _is_answer(request):
-                    if _is_abort(request):
-                        return waits, True
-                    waits.append(self.done[place])
-                elif _is_abort(request) and start <= request.time_s <= end + _LATE_S:
-                    return waits, True
-        return waits, False
+        pairs = [
+            (place, request, end)
+            for _, session_id, start, end in (one for one in self._tools if one[0] == call_id)
+            for place, request in self._requests_to(session_id)
+            if start <= request.time_s <= end + _LATE_S and "permissions" not in request.words
+        ]
+        is_stopped = any(_is_abort(request) for _, request, _ in pairs)
+        waits = [
+            self.done[place]
+            for place, request, end in pairs
+            if request.time_s <= end and not _is_abort(request)
+        ]
+        return waits, is_stopped
 
     def pauses_of(self, call: Call) -> tuple[list[tuple[int, asyncio.Event]], int | None]:
         """Return where a reply is held, and after how many chunks it was hung up on.
@@ -204,15 +206,10 @@ def _is_abort(request: Request) -> bool:
     return request.words[-1:] == ["abort"]
 
 
-def _is_answer(request: Request) -> bool:
-    return "permissions" in request.words
-
-
 def _tool_spans(recording: Recording) -> Iterator[tuple[str, str, float, float]]:
     """Yield call id, session id, start and end of every tool's run."""
     for session in recording.sessions:
         for part in (part for item in session.messages for part in item.parts):
             if isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted | ToolFailed):
                 time = part.state.time
-                if time.start is not None and time.end is not None:
-                    yield part.call_id, session.info.id, time.start / 1000, time.end / 1000
+                yield part.call_id, session.info.id, time.start / 1000, time.end / 1000

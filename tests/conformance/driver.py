@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from forge_nb.errors import ForgeError
-from forge_nb.events import Committed, PartDelta, PartUpdated
+from forge_nb.events import Committed, PartDelta, PartUpdated, PermissionReply
 from forge_nb.inputs import File, Mention, Subtask, Text
 from forge_nb.messages.parts import ToolPart
 from tests.helpers import wait_for
@@ -196,7 +196,7 @@ class Driver:
 
         await wait_for(lambda: bool(waiting()), timeout_s=WAIT_S)
         conversation, asked_id = waiting()[0]
-        reply = body.get("reply") or body.get("response")
+        reply = msgspec.convert(body.get("reply") or body.get("response"), PermissionReply)
         conversation.permissions.reply(asked_id, reply, body.get("message"))
 
     def _on_session(self, conversation: Conversation, what: str, body: Any) -> None:

@@ -55,7 +55,9 @@ class LookAlike:
         When it seems to begin.
     """
 
-    def __init__(self, *, mark: str = "x", root: str = "/w", start_s: float = 1_700_000_000.0):
+    def __init__(
+        self, *, mark: str = "x", root: str = "/w", start_s: float = 1_700_000_000.0
+    ) -> None:
         self.mark, self.root = mark, root
         self.session = f"ses_{mark}"
         self._now = start_s

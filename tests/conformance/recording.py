@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from forge_nb.exchange.load import load
+from forge_nb.messages.codec import message_from_dict, part_from_dict
 from forge_nb.messages.message import MessageWithParts, SessionInfo
 from forge_nb.messages.usage import NO_TOKENS, TokenUsage
 from forge_nb.store.open import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+    from forge_nb.messages.message import Message
+    from forge_nb.messages.parts import Part
 
 
 __all__ = [
@@ -178,3 +183,29 @@ def _live(path: Path) -> list[Live]:
         Live(time_s=line["t"], kind=line["data"]["type"], facts=line["data"].get("properties", {}))
         for line in lines
     ]
+
+
+def rows_of_events(session: SessionRows, events: Iterable[Event]) -> SessionRows:
+    """Return the messages that a session's durable events lead to, in the session's own order."""
+    messages: dict[str, Message] = {}
+    parts: dict[str, Part] = {}
+    for kind, data in events:
+        match kind:
+            case "message.updated":
+                messages[data["info"]["id"]] = message_from_dict(data["info"])
+            case "message.removed":
+                messages.pop(data["messageID"], None)
+            case "message.part.updated":
+                parts[data["part"]["id"]] = part_from_dict(data["part"])
+            case "message.part.removed":
+                parts.pop(data["partID"], None)
+            case _:
+                pass
+    ordered = sorted(parts.values(), key=lambda part: part.id)
+    items = [
+        MessageWithParts(
+            message=message, parts=tuple(one for one in ordered if one.message_id == message.id)
+        )
+        for message in sorted(messages.values(), key=lambda one: (one.time.created, one.id))
+    ]
+    return msgspec.structs.replace(session, messages=items)

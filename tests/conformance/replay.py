@@ -31,7 +31,7 @@ from forge_nb.workbench import Workbench
 from tests.conformance.course import Course
 from tests.conformance.driver import Driver, Watch, World
 from tests.conformance.normal import normal_request
-from tests.conformance.recording import SessionRows
+from tests.conformance.recording import Event, SessionRows
 from tests.conformance.stand_ins import RecordedChanges, Workspace, recorded_tools
 from tests.wire.replies import Refusal, recorded
 from tests.wire.server import WireServer
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from forge_nb.events import BusEvent
     from forge_nb.settings import Settings
     from forge_nb.store.base import StoredSession
-    from tests.conformance.recording import Call, Event, Recording
+    from tests.conformance.recording import Call, Recording
     from tests.wire.replies import Reply
     from tests.wire.server import WireRequest
 
@@ -289,6 +289,7 @@ def _joined(events: Iterable[BusEvent], session_id: str) -> list[str]:
 
 def _waits(events: Iterable[BusEvent], session_id: str) -> Iterable[str]:
     for event in events:
-        if isinstance(event, RunStatus) and event.session_id == session_id:
-            if event.state == "retry":
-                yield f"attempt {event.attempt}: {event.message}"
+        if not isinstance(event, RunStatus) or event.session_id != session_id:
+            continue
+        if event.state == "retry":
+            yield f"attempt {event.attempt}: {event.message}"

@@ -9,6 +9,7 @@ holds. `pytest tests/conformance --cases DIR` runs it on other recordings.
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import tomllib
 from pathlib import Path
@@ -19,7 +20,9 @@ import pytest
 from forge_nb.messages.parts import StepFinishPart
 from tests.conformance.comparison import compared
 from tests.conformance.driver import UnsupportedRequestError
-from tests.conformance.recording import Recording, read_recording
+from tests.conformance.normal import difference
+from tests.conformance.normal_rows import normal_rows
+from tests.conformance.recording import Recording, read_recording, rows_of_events
 from tests.conformance.replay import replay
 from tests.live import set_keys
 
@@ -58,27 +61,27 @@ def has_its_calls(recording: Recording) -> bool:
     return len(recording.calls) >= steps
 
 
-async def differences_of(case: Path, scratch: Path) -> list[str] | None:
+def differences_of(case: Path, scratch: Path) -> list[str] | None:
     """Return how our engine differs from a recorded run; each is driven once."""
     if str(case) not in FOUND:
         scratch.mkdir(exist_ok=True)
         recording = read_recording(case.parent, scratch)
         found = None
         if has_its_calls(recording):
-            found = compared(recording, await replay(recording, scratch))
+            found = compared(recording, asyncio.run(replay(recording, scratch)))
         FOUND[str(case)] = found
     return FOUND[str(case)]
 
 
 @pytest.mark.each_case("recorded/*/calls.jsonl.gz", elsewhere="*/calls.jsonl.gz")
 @pytest.mark.may_skip
-async def test_a_recorded_run_is_done_again(
+def test_a_recorded_run_is_done_again(
     case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_keys(monkeypatch)
     name = case.parent.name
     try:
-        lines = await differences_of(case, tmp_path)
+        lines = differences_of(case, tmp_path)
     except UnsupportedRequestError as error:
         pytest.fail(f"{name}: {error}")
     if lines is None:
@@ -91,7 +94,17 @@ async def test_a_recorded_run_is_done_again(
     assert not stale, f"listed but no longer so: {stale}"
 
 
-async def test_every_listed_difference_still_occurs(
+@pytest.mark.each_case("recorded/*/calls.jsonl.gz", elsewhere="*/calls.jsonl.gz")
+def test_a_recordings_events_lead_to_its_rows(case: Path, tmp_path: Path) -> None:
+    recording = read_recording(case.parent, tmp_path)
+    led_to = [
+        rows_of_events(session, recording.events.get(session.info.id, ()))
+        for session in recording.sessions
+    ]
+    assert difference(normal_rows(recording.sessions), normal_rows(led_to), "rows") == []
+
+
+def test_every_listed_difference_still_occurs(
     cases: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_keys(monkeypatch)
@@ -100,7 +113,7 @@ async def test_every_listed_difference_still_occurs(
     lines = [
         (case.parent.name, line)
         for case in sorted(cases.glob("recorded/*/calls.jsonl.gz"))
-        for line in await differences_of(case, tmp_path / case.parent.name) or []
+        for line in differences_of(case, tmp_path / case.parent.name) or []
     ]
     stale = [one for one in deviations() if not any(one.covers(*line) for line in lines)]
     assert not stale, f"listed but no longer so: {stale}"

@@ -190,7 +190,8 @@ class _Sending:
         for after, until in how.holds:
             if after == place:
                 waiting = asyncio.ensure_future(until.wait())
-                await asyncio.wait({self._gone, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                either: set[asyncio.Future[Any]] = {self._gone, waiting}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
                 self._check()
 
