@@ -7,6 +7,7 @@ reply or the tool there until it has made the same request.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from forge_nb.messages.message import AssistantMessage
@@ -29,28 +30,28 @@ class Course:
     ----------
     done
         One event for each request of the recording, set when the replay has made it.
+    crashes_s
+        When the recorded engine was killed, found by what was never ended before it came back.
     """
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self.done = [asyncio.Event() for _ in recording.requests]
+        self.crashes_s = list(_crashes(recording))
         self._sessions = {session.info.id: session for session in recording.sessions}
         self._tools = list(_tool_spans(recording))
 
-    def is_busy_at(self, place: int) -> bool:
-        """Return whether the recorded engine was at work when the n-th request came."""
-        now_s = self._recording.requests[place].time_s
+    def is_busy_at(self, now_s: float) -> bool:
+        """Return whether the recorded engine was at work."""
         return any(start <= now_s < end for start, end in self._turns())
 
-    def calls_before(self, place: int) -> int:
-        """Return how many calls of the model, titles left out, had begun before a request."""
-        now_s = self._recording.requests[place].time_s
+    def calls_before(self, now_s: float) -> int:
+        """Return how many calls of the model, titles left out, had begun."""
         calls = (call for call in self._recording.calls if call.purpose != "title")
         return sum(call.time_s < now_s for call in calls)
 
-    def shown_before(self, place: int) -> tuple[int, int]:
-        """Return how many characters and rows of tools had been shown before a request."""
-        now_s = self._recording.requests[place].time_s
+    def shown_before(self, now_s: float) -> tuple[int, int]:
+        """Return how many characters and rows of tools had been shown."""
         characters = rows = 0
         for live in self._recording.live:
             if live.time_s >= now_s:
@@ -89,10 +90,12 @@ class Course:
         holds: list[tuple[int, asyncio.Event]] = []
         message = self._message_of(call)
         end = self._end_of(call, message)
+        if end in self.crashes_s and not call.sent_all:
+            return [], self._chunks_before(call, message, end)
         for place, request in self._requests_to(call.session_id):
             if not call.time_s < request.time_s < end:
                 continue
-            chunks = self._chunks_before(call, message, request)
+            chunks = self._chunks_before(call, message, request.time_s)
             if _is_abort(request):
                 if not call.sent_all:
                     return holds, chunks
@@ -103,15 +106,15 @@ class Course:
     # ----------------------------------------------------------------------------- the recording
 
     def _turns(self) -> Iterator[tuple[float, float]]:
-        """Yield when the recorded engine worked; a message without an end ends with the next."""
+        """Yield when the recorded engine worked; what was never ended ends with its crash."""
         for session in self._recording.sessions:
-            starts = [item.message.time.created / 1000 for item in session.messages]
-            for place, item in enumerate(session.messages):
-                if isinstance(item.message, AssistantMessage):
-                    completed = item.message.time.completed
-                    following = starts[place + 1 :]
-                    end = min(following, default=float("inf"))
-                    yield starts[place], end if completed is None else completed / 1000
+            for message in (item.message for item in session.messages):
+                if isinstance(message, AssistantMessage):
+                    start = message.time.created / 1000
+                    crashes = (at_s for at_s in self.crashes_s if at_s > start)
+                    end = min(crashes, default=float("inf"))
+                    done = message.time.completed
+                    yield start, end if done is None else done / 1000
 
     def _requests_to(self, session_id: str) -> Iterator[tuple[int, Request]]:
         """Yield what was asked of a session or of one that it works for."""
@@ -146,7 +149,8 @@ class Course:
             and one.purpose != "title"
             and one.time_s > call.time_s
         ]
-        ends = [min(following, default=float("inf"))]
+        crashes = [at_s for at_s in self.crashes_s if at_s > call.time_s]
+        ends = [min([*following, *crashes], default=float("inf"))]
         if message is not None and message.time.completed is not None:
             ends.append(message.time.completed / 1000)
         return min(ends)
@@ -157,12 +161,12 @@ class Course:
             for _, session_id, start, end in self._tools
         )
 
-    def _chunks_before(self, call: Call, message: AssistantMessage | None, request: Request) -> int:
-        """Return after how many chunks of a reply a request came, by what had been published."""
+    def _chunks_before(self, call: Call, message: AssistantMessage | None, now_s: float) -> int:
+        """Return how many chunks of a reply had come, by what had been published."""
         seen = {"delta": 0, "tool": 0}
         tools: set[str] = set()
         for live in self._recording.live:
-            if message is None or not call.time_s <= live.time_s < request.time_s:
+            if message is None or not call.time_s <= live.time_s < now_s:
                 continue
             part = live.facts.get("part") or {}
             if live.kind == "message.part.delta" and live.facts["messageID"] == message.id:
@@ -204,6 +208,20 @@ def marks_of(chunk: Any) -> list[str]:
 
 def _is_abort(request: Request) -> bool:
     return request.words[-1:] == ["abort"]
+
+
+def _crashes(recording: Recording) -> Iterator[float]:
+    """Yield when a client connected again while something had been begun and was never ended."""
+    connected = [live.time_s for live in recording.live if live.kind == "server.connected"]
+    begun = [
+        item.message.time.created / 1000
+        for session in recording.sessions
+        for item in session.messages
+        if isinstance(item.message, AssistantMessage) and item.message.time.completed is None
+    ]
+    for before_s, at_s in itertools.pairwise(connected):
+        if any(before_s < start < at_s for start in begun):
+            yield at_s
 
 
 def _tool_spans(recording: Recording) -> Iterator[tuple[str, str, float, float]]:

@@ -41,16 +41,20 @@ class UnsupportedRequestError(Exception):
 class Watch:
     """Reads the bus and knows when the engine has come to rest."""
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
+    def __init__(self) -> None:
+        self._subscription: Subscription | None = None
         self.events: list[BusEvent] = []
         self._quiet = 0
         self._characters = 0
         self._tool_rows: Counter[str] = Counter()
 
+    def turn_to(self, subscription: Subscription) -> None:
+        """Read another bus from now on."""
+        self._subscription = subscription
+
     def take(self) -> None:
         """Take what is new."""
-        while (event := self._subscription.get_nowait()) is not None:
+        while self._subscription and (event := self._subscription.get_nowait()) is not None:
             self.events.append(event)
             if isinstance(event, Committed) and isinstance(event.event, PartUpdated):
                 part = event.event.part
@@ -98,33 +102,38 @@ class Driver:
     ----------
     world
         The recording and what stands in for its surroundings.
-    wb
-        Our engine.
+    restart
+        Returns our engine as it is when its process is started, anew after it was killed.
     asked
         Says how many calls of the model, titles left out, have come in.
     """
 
-    def __init__(self, world: World, wb: Workbench, *, asked: Callable[[], int]) -> None:
+    def __init__(
+        self, world: World, restart: Callable[[], Workbench], *, asked: Callable[[], int]
+    ) -> None:
         self._recording = world.recording
         self._course = world.course
         self._watch = world.watch
         self._workspace = world.workspace
-        self._wb = wb
+        self._restart = restart
+        self._wb = restart()
         self._asked = asked
         roots = [one for one in self._recording.sessions if one.info.parent_id is None]
         self._roots = iter([one.info.id for one in roots])
         self._by_recorded: dict[str, Conversation] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._reverted: dict[str, str | None] = {}
+        self._crashes_s = list(world.course.crashes_s)
 
     async def run(self) -> None:
         """Make every request, and wait until all are answered."""
         for place, request in enumerate(self._recording.requests):
             if request.method == "GET":
                 continue
-            is_busy = self._course.is_busy_at(place)
+            await self._crash_before(request.time_s)
+            is_busy = self._course.is_busy_at(request.time_s)
             if is_busy:
-                await self._come_to(place)
+                await self._come_to(request.time_s)
             else:
                 await self._finish_tasks()
             await self._do(request)
@@ -133,10 +142,23 @@ class Driver:
             self._course.done[place].set()
         await self._finish_tasks()
 
-    async def _come_to(self, place: int) -> None:
-        """Wait until our engine stands where the recorded one stood when a request came."""
-        calls = self._course.calls_before(place)
-        shown = self._course.shown_before(place)
+    async def _crash_before(self, now_s: float) -> None:
+        """Kill our engine where the recorded one was killed, and start it again."""
+        while self._crashes_s and self._crashes_s[0] <= now_s:
+            await self._come_to(self._crashes_s.pop(0))
+            self._wb = self._restart()
+            for one in self._by_recorded.values():
+                one.workbench = self._wb
+                one._setup = None
+            tasks, self._tasks = self._tasks, []
+            for task in tasks:  # whoever waited for the dead process waits no more
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _come_to(self, now_s: float) -> None:
+        """Wait until our engine stands where the recorded one stood then."""
+        calls = self._course.calls_before(now_s)
+        shown = self._course.shown_before(now_s)
         with suppress(TimeoutError):  # what never comes is found when all is compared
             await wait_for(
                 lambda: self._asked() >= calls and self._watch.has_shown(*shown), timeout_s=SAME_S

@@ -1,7 +1,8 @@
 """A small recorded run in the files of a real one, for tests of the harness itself.
 
 What happens in it: a question is answered while a second one comes in; the second is answered by
-two tool calls that end in the other order, and by words that are cut off.
+two tool calls that end in the other order, and by words that are cut off: by an abort, or by a kill
+of the engine, which is started again and asked a third question.
 """
 
 from __future__ import annotations
@@ -53,12 +54,20 @@ class LookAlike:
         Where its files seem to lie.
     start_s
         When it seems to begin.
+    is_killed
+        Whether the words at the end are cut by a kill, not by an abort.
     """
 
     def __init__(
-        self, *, mark: str = "x", root: str = "/w", start_s: float = 1_700_000_000.0
+        self,
+        *,
+        mark: str = "x",
+        root: str = "/w",
+        start_s: float = 1_700_000_000.0,
+        is_killed: bool = False,
     ) -> None:
         self.mark, self.root = mark, root
+        self._is_killed = is_killed
         self.session = f"ses_{mark}"
         self._now = start_s
         self._messages: dict[str, Json] = {}
@@ -72,12 +81,12 @@ class LookAlike:
     # --------------------------------------------------------------------------- what happens
 
     def _run(self) -> None:
+        self._publish("server.connected", {})
         self._ask("POST", "/session", {"title": "look"})
         self._event("session.created", {"info": {"id": self.session}})
         self._prompt("1", "one")
         self._answer("2", to="1")
-        said = [_words("Hel"), _words("lo"), _words("!"), *_end("stop")]
-        self._call([_user("one")], said)
+        self._call([_user("one")], _said("Hel", "lo", "!"))
         self._open_text("2", ("Hel", "lo"))
         self._prompt("3", "two")
         self._close_text("2", ("!",), "Hello!")
@@ -103,13 +112,27 @@ class LookAlike:
             for name in "ab"
         ]
         asked = {"role": "assistant", "content": "", "tool_calls": _tool_calls(self.root)}
-        cut = [_words("do"), _words("ne"), *_end("stop")]
-        self._call([*view, asked, *results], cut, sent_all=False)
+        self._call([*view, asked, *results], _said("do", "ne"), sent_all=False)
         self._open_text("5", ("do",))
+        if self._is_killed:
+            self._go_on_after_a_kill([*view, asked, *results])
+        else:
+            self._abort()
+
+    def _abort(self) -> None:
         self._ask("POST", f"/session/{self.session}/abort", None)
         self._close_text("5", (), "do")
         error = {"name": "MessageAbortedError", "data": {"message": "Aborted"}}
         self._message("5", error=error, time={**self._time("5"), "completed": self._ms()})
+
+    def _go_on_after_a_kill(self, view: list[Json]) -> None:
+        self._publish("server.connected", {})
+        self._prompt("6", "three")
+        self._answer("7", to="6")
+        self._call([*view, {"role": "assistant", "content": ""}, _user("three")], _said("yes"))
+        self._open_text("7", ("yes",))
+        self._close_text("7", (), "yes")
+        self._finish("7", "stop")
 
     def _prompt(self, key: str, text: str) -> None:
         body = {
@@ -258,7 +281,7 @@ class LookAlike:
 
     def _export(self) -> Json:
         created = next(iter(self._messages.values()))["time"]["created"]
-        calls = 2  # that ended by themselves
+        calls = sum("finish" in message for message in self._messages.values())
         info = {
             "id": self.session,
             "slug": "look",
@@ -295,6 +318,10 @@ def _chunk(delta: Json, finish: str | None = None, **more: Any) -> Json:
 
 def _words(text: str) -> Json:
     return _chunk({"content": text})
+
+
+def _said(*pieces: str) -> list[Json]:
+    return [*map(_words, pieces), *_end("stop")]
 
 
 def _end(reason: str) -> list[Json]:

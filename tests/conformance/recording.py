@@ -120,7 +120,7 @@ def read_recording(folder: Path, scratch: Path) -> Recording:
         name=folder.name,
         requests=[_request(line) for line in _lines(folder / "scenario.jsonl.gz")],
         calls=[_call(line) for line in _lines(folder / "calls.jsonl.gz")],
-        sessions=rows_of(database, scratch / "recorded.db"),
+        sessions=rows_of(database),
         events=_events(database),
         live=_live(folder / "events.jsonl.gz"),
         config=json.loads((folder / "config.json").read_text("utf-8")),
@@ -145,9 +145,9 @@ def _call(line: dict[str, Any]) -> Call:
     )
 
 
-def rows_of(database: Path, into: Path) -> list[SessionRows]:
+def rows_of(database: Path) -> list[SessionRows]:
     """Return the sessions of an opencode database as our values, in order of creation."""
-    with open_store(into) as store:
+    with open_store(":memory:") as store:
         load(store, [database])
         infos = [row.info for row in store.sessions()]
         infos.sort(key=lambda info: (info.time.created, info.parent_id is not None))

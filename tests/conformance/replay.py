@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import sqlite3
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -38,7 +41,6 @@ from tests.wire.server import WireServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from forge_nb.events import BusEvent
     from forge_nb.settings import Settings
@@ -94,24 +96,69 @@ def _as_it_is(text: str, **_: Any) -> tuple[str, bool]:
 async def _replay(recording: Recording, script: _Script, scratch: Path) -> Replayed:
     async with WireServer(script.reply) as server:
         _register(recording.config, server)
-        with (
-            Workbench(
-                ":memory:",
-                model=_spec(recording.config.get("model", "fake/big")),
-                settings=_settings(recording.config),
-                agents=[GENERAL],
-                clock=FixedClock(),
-                seed=1,
-            ) as wb,
-            wb.bus.subscribe(max_queue=1_000_000) as subscription,
-        ):
-            watch = Watch(subscription)
-            wb._setups.tools = recorded_tools(recording, script.course, watch)
-            wb._setups.snapshots = RecordedChanges(recording)
+        with ExitStack() as stack:
+            watch = Watch()
+            process = _Process(recording, script, watch, scratch=scratch, stack=stack)
             world = World(recording, script.course, watch, Workspace(recording, scratch))
-            await Driver(world, wb, asked=lambda: len(script.sent)).run()
+            await Driver(world, process.start, asked=lambda: len(script.sent)).run()
             watch.take()
-            return _result(wb, watch.events, script)
+            return _result(process.workbenches[-1], watch.events, script)
+
+
+class _Process:
+    """Our engine's process: started once, and again after every kill.
+
+    What a killed process leaves is its file as it is then, and a lease that nobody renews.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        script: _Script,
+        watch: Watch,
+        *,
+        scratch: Path,
+        stack: ExitStack,
+    ) -> None:
+        self.workbenches: list[Workbench] = []
+        self._config = recording.config
+        self._scratch = scratch
+        self._stack = stack
+        self._watch = watch
+        self._is_killed = bool(script.course.crashes_s)
+        self._clock = FixedClock()
+        self._tools = recorded_tools(recording, script.course, watch)
+        self._changes = RecordedChanges(recording)
+
+    def start(self) -> Workbench:
+        """Return a workbench on what the one before it had stored."""
+        file: Path | str = ":memory:"
+        if self._is_killed:
+            file = self._scratch / f"replay-{len(self.workbenches)}.db"
+        if self.workbenches:
+            _copy(Path(self.workbenches[-1].store.path), Path(file))
+        wb = Workbench(
+            file,
+            model=_spec(self._config.get("model", "fake/big")),
+            settings=_settings(self._config),
+            agents=[GENERAL],
+            clock=self._clock,
+            seed=len(self.workbenches),
+        )
+        self._stack.enter_context(wb)
+        self._watch.take()
+        self._watch.turn_to(self._stack.enter_context(wb.bus.subscribe(max_queue=1_000_000)))
+        wb._setups.tools = self._tools
+        wb._setups.snapshots = self._changes
+        self.workbenches.append(wb)
+        return wb
+
+
+def _copy(store: Path, file: Path) -> None:
+    with closing(sqlite3.connect(store)) as old, closing(sqlite3.connect(file)) as new:
+        old.backup(new)
+        new.execute("delete from lease")
+        new.commit()
 
 
 # ------------------------------------------------------------------------------- the model

@@ -17,6 +17,7 @@ from forge_nb.messages.parts import (
     ToolCompleted,
     ToolFailed,
     ToolPart,
+    ToolRunning,
 )
 from forge_nb.messages.render import ToolSpec
 from forge_nb.tools.registry import Tool, ToolOutput
@@ -60,6 +61,8 @@ class RecordedTool(Tool):
 
     async def _run(self, given: dict[str, Any], context: ToolContext) -> ToolOutput:
         part = self._parts.get(context.call_id)
+        if part is not None and isinstance(part.state, ToolRunning):
+            await asyncio.Event().wait()  # the recorded engine was killed meanwhile
         if part is None or not isinstance(part.state, ToolCompleted | ToolFailed):
             msg = f"no state was recorded for call {context.call_id!r} of {given!r}"
             raise ToolError(msg)

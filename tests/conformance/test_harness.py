@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -44,9 +45,15 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
         return asyncio.run(replay(recording_at(scratch, LookAlike()), scratch))
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    return recording_at(tmp_path_factory.mktemp("original"), LookAlike())
+
+
 @pytest.fixture
-def recording(tmp_path: Path) -> Recording:
-    return recording_at(tmp_path, LookAlike())
+def recording(original: Recording) -> Recording:
+    """A copy that a test may change."""
+    return copy.deepcopy(original)
 
 
 # ------------------------------------------------------------------------- nothing to be seen
@@ -88,6 +95,19 @@ def test_tool_calls_end_in_the_recorded_order(replayed: Replayed) -> None:
 
 def test_an_abort_comes_after_the_recorded_words(replayed: Replayed) -> None:
     assert replayed.deltas[0][-1] == "do"
+
+
+async def test_a_kill_comes_after_the_recorded_words_and_is_mended_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_keys(monkeypatch)
+    recording = recording_at(tmp_path, LookAlike(is_killed=True))
+    replayed = await replay(recording, tmp_path)
+    assert replayed.deltas[0] == ["Hello!", "do", "yes"]
+    assert compared(recording, replayed) == [  # opencode leaves open what a crash left open
+        "rows.0.messages.4.completed: false became true",
+        "rows.0.messages.4.parts.1.closed: false became true",
+    ]
 
 
 # --------------------------------------------------------------------------- planted differences
@@ -344,8 +364,8 @@ def test_a_reply_is_held_where_the_next_question_came(recording: Recording) -> N
     holds, hang_after = course.pauses_of(recording.calls[0])
     assert holds == [(2, course.done[second])]
     assert hang_after is None
-    assert course.is_busy_at(second)
-    assert course.calls_before(second) == 1
+    assert course.is_busy_at(recording.requests[second].time_s)
+    assert course.calls_before(recording.requests[second].time_s) == 1
 
 
 def test_a_reply_that_was_cut_hangs_where_it_was_cut(recording: Recording) -> None:
