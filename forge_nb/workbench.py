@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from forge_nb.analysis.reads import Reads
 from forge_nb.bus import Bus
 from forge_nb.clock import random_source, system_clock
 from forge_nb.conversation import Conversation
@@ -39,10 +40,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    import pandas as pd
-
     from forge_nb.agents import Agent
-    from forge_nb.analysis.mirror import Mirror
     from forge_nb.clock import Clock
     from forge_nb.compaction.base import RunSetup
     from forge_nb.events import SyncEvent
@@ -61,7 +59,7 @@ _HEARTBEAT_S = 5.0  # a lease is dead after 15 s without one
 _BUSY_POLL_S = 0.25  # how often a prompt looks whether another process is done
 
 
-class Workbench:
+class Workbench(Reads):
     """A store of sessions and everything one does with it.
 
     Parameters
@@ -121,7 +119,6 @@ class Workbench:
             files=Path(f"{self.store.path}.files"),
         )
         self.runners: dict[str, asyncio.Task[Any]] = {}
-        self._mirror: Mirror | None = None
         self._recover_all()
 
     def __repr__(self) -> str:
@@ -241,69 +238,11 @@ class Workbench:
         """Named ways to run a session."""
         return self._setups.agents
 
-    @property
-    def mirror(self) -> Mirror:
-        """The in-memory DuckDB copy that frames and SQL read, brought up to date."""
-        from forge_nb.analysis.mirror import Mirror  # noqa: PLC0415  heavy
-
-        if self._mirror is None:
-            self._mirror = Mirror(self.store)
-        self._mirror.refresh()
-        return self._mirror
-
-    def sql(
-        self, query: str, params: Sequence[object] | Mapping[str, object] | None = None
-    ) -> pd.DataFrame:
-        """Run a read-only query over the views; shut off from files and network.
-
-        Parameters
-        ----------
-        query
-            One SELECT in DuckDB's SQL; ``?`` or ``$name`` stands for a parameter.
-        params
-            Values of the parameters: in order, or by name.
-        """
-        from forge_nb.analysis.query import run_sql  # noqa: PLC0415  heavy
-
-        return run_sql(self.mirror, query, params)
-
-    def _frame(self, name: str) -> pd.DataFrame:
-        from forge_nb.analysis import frames  # noqa: PLC0415  heavy
-
-        frame: pd.DataFrame = getattr(frames, name)(self.mirror)
-        return frame
-
-    def sessions(self) -> pd.DataFrame:
-        """Return one row per session."""
-        return self._frame("sessions")
-
-    def messages(self) -> pd.DataFrame:
-        """Return one row per message."""
-        return self._frame("messages")
-
-    def parts(self) -> pd.DataFrame:
-        """Return one row per part, without its text."""
-        return self._frame("parts")
-
-    def steps(self) -> pd.DataFrame:
-        """Return one row per model call."""
-        return self._frame("steps")
-
-    def tools(self) -> pd.DataFrame:
-        """Return one row per tool call."""
-        return self._frame("tools")
-
-    def compactions(self) -> pd.DataFrame:
-        """Return one row per compaction request."""
-        return self._frame("compactions")
-
     def close(self) -> None:
         """Finish what is queued and close the store."""
         for task in self.runners.values():
             task.cancel()
-        if self._mirror is not None:
-            self._mirror.close()
-            self._mirror = None
+        self.close_mirror()
         self.store.close()
 
     def __enter__(self) -> Self:

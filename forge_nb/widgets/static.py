@@ -1,16 +1,12 @@
 """A transcript that needs no kernel: a safe HTML fragment, and its twin in plain text.
 
 Drawn from the same items as the live view and with the same style sheet. Everything a person, a
-model or a tool wrote goes through `_tag`, which escapes whatever is not its own output; there is no
+model or a tool wrote goes through `tag`, which escapes whatever is not its own output; there is no
 script in the fragment, and no address is loaded by showing it.
 """
 
 from __future__ import annotations
 
-import html
-import re
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forge_nb.widgets.feed import TranscriptState
@@ -18,9 +14,9 @@ from forge_nb.widgets.items import (
     TOKEN_LABELS,
     Item,
     cost_text,
-    printable,
     seconds_text,
 )
+from forge_nb.widgets.markup import Html, icon, join, note, sheet, tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -48,12 +44,6 @@ TOOL_STATES = {
 }
 SPEAKERS = {"user": "You", "assistant": "Assistant", "summary": "Summary"}
 MARKERS = {"pending": "Compacting", "failed": "Compaction failed", "done": "Compacted"}
-
-
-class _Html(str):
-    """Text that is HTML already; only `_tag` and `_join` make it."""
-
-    __slots__ = ()
 
 
 def transcript_html(
@@ -89,7 +79,7 @@ def transcript_html(
     """
     state = _state_of(messages, before, max_parts)
     snap = state.snapshot()
-    shown: list[_Html] = []
+    shown: list[Html] = []
     room, left_out = MAX_HTML_CHARS, state.older
     for message in reversed(snap["messages"]):
         drawn = _message(message, labels or {})
@@ -98,17 +88,9 @@ def transcript_html(
             left_out += len(message["parts"])
         else:
             shown.append(drawn)
-    note = _note(f"{left_out:,} earlier parts are not shown") if left_out else ""
-    log = _tag("div", "fnb-log", note, *reversed(shown))
-    style = _Html(f"<style>{_css()}</style>")
-    return _tag("div", "fnb fnb-static", style, _header(state, title, usable), log)
-
-
-@cache
-def _css() -> str:
-    """Return the style sheet without comments and indents: every transcript carries a copy."""
-    whole = (Path(__file__).parent / "assets" / "transcript.css").read_text("utf-8")
-    return re.sub(r"\s+", " ", re.sub(r"/\*.*?\*/", "", whole, flags=re.DOTALL)).strip()
+    told = note(f"{left_out:,} earlier parts are not shown") if left_out else ""
+    log = tag("div", "fnb-log", told, *reversed(shown))
+    return tag("div", "fnb fnb-static", sheet("transcript"), _header(state, title, usable), log)
 
 
 def _state_of(
@@ -125,69 +107,39 @@ def _state_of(
     return state
 
 
-# ------------------------------------------------------------------------------------- writing
-
-
-def _tag(name: str, css: str, *children: str, **attributes: str | bool) -> _Html:
-    """Return an element; children that are not HTML of ours, and all attributes, are escaped."""
-    pairs: dict[str, str | bool] = {"class": css or False, **attributes}
-    written = ""
-    for key, value in pairs.items():
-        if value is True:
-            written += f" {key}"
-        elif value is not False:
-            written += f' {key.replace("_", "-")}="{html.escape(str(value))}"'
-    inner = "" if name in {"br", "hr"} else f"{_join(children)}</{name}>"
-    return _Html(f"<{name}{written}>{inner}")
-
-
-def _join(children: Iterable[str]) -> _Html:
-    return _Html(
-        "".join(c if isinstance(c, _Html) else html.escape(printable(c)) for c in children)
-    )
-
-
-def _icon(glyph: str) -> _Html:
-    return _tag("span", "fnb-icon", glyph, aria_hidden="true")
-
-
-def _note(text: str) -> _Html:
-    return _tag("div", "fnb-note", text)
-
-
-def _build(nodes: Iterable[Node]) -> _Html:
+def _build(nodes: Iterable[Node]) -> Html:
     """Return a markdown tree as HTML: tags from the tree's own list, text escaped."""
-    return _join([_built(node) for node in nodes])
+    return join([_built(node) for node in nodes])
 
 
 def _built(node: Node) -> str:
     if isinstance(node, str):
         return node
-    tag, children, *extra = node if len(node) > 1 else [*node, []]
-    if tag == "pre":
-        return _tag("pre", "fnb-code", _tag("code", "", *children))
-    if tag == "a":
-        return _tag("a", "", _build(children), href=extra[0], rel="noopener noreferrer")
-    return _tag(tag, "", _build(children))
+    name, children, *extra = node if len(node) > 1 else [*node, []]
+    if name == "pre":
+        return tag("pre", "fnb-code", tag("code", "", *children))
+    if name == "a":
+        return tag("a", "", _build(children), href=extra[0], rel="noopener noreferrer")
+    return tag(name, "", _build(children))
 
 
 # ------------------------------------------------------------------------------------- drawing
 
 
-def _header(state: TranscriptState, title: str | None, usable: int | None) -> _Html:
-    facts = _tag("span", "fnb-sums", _sums(state.counters()))
+def _header(state: TranscriptState, title: str | None, usable: int | None) -> Html:
+    facts = tag("span", "fnb-sums", _sums(state.counters()))
     gauge: tuple[str, ...] = ()
     if state.context is not None and usable:
         share = state.context / usable
         level = "over" if share >= 1 else "near" if share >= 0.8 else "fine"  # noqa: PLR2004
-        fill = _tag("span", "fnb-meter-fill", style=f"width:{min(100, 100 * share):.1f}%")
-        gauge = (_tag("span", "fnb-meter", fill, data_level=level, aria_hidden="true"),)
-    reading = _tag("span", "fnb-reading", _gauge_text(state.context, usable))
-    return _tag(
+        fill = tag("span", "fnb-meter-fill", style=f"width:{min(100, 100 * share):.1f}%")
+        gauge = (tag("span", "fnb-meter", fill, data_level=level, aria_hidden="true"),)
+    reading = tag("span", "fnb-reading", _gauge_text(state.context, usable))
+    return tag(
         "div",
         "fnb-head",
-        _tag("div", "fnb-head-line", _tag("span", "fnb-title", title or "Transcript")),
-        _tag("div", "fnb-head-line fnb-facts", *gauge, reading, facts),
+        tag("div", "fnb-head-line", tag("span", "fnb-title", title or "Transcript")),
+        tag("div", "fnb-head-line fnb-facts", *gauge, reading, facts),
     )
 
 
@@ -209,23 +161,23 @@ def _sums(counters: Mapping[str, Any]) -> str:
     )
 
 
-def _message(item: Item, labels: Mapping[str, Label]) -> _Html:
-    who = [_tag("span", "fnb-name", SPEAKERS.get(item["face"], ""))]
+def _message(item: Item, labels: Mapping[str, Label]) -> Html:
+    who = [tag("span", "fnb-name", SPEAKERS.get(item["face"], ""))]
     if item.get("model"):
-        who.append(_tag("span", "fnb-quiet", item["model"]))
-    head = () if item["face"] == "marker" else (_tag("div", "fnb-who", *who),)
+        who.append(tag("span", "fnb-quiet", item["model"]))
+    head = () if item["face"] == "marker" else (tag("div", "fnb-who", *who),)
     parts = [_part(part, labels.get(part["id"])) for part in item["parts"]]
-    body = _tag("div", "fnb-parts", *parts)
-    return _tag("section", "fnb-message", *head, body, *_error(item), data_face=item["face"])
+    body = tag("div", "fnb-parts", *parts)
+    return tag("section", "fnb-message", *head, body, *_error(item), data_face=item["face"])
 
 
-def _error(item: Item) -> tuple[_Html, ...]:
+def _error(item: Item) -> tuple[Html, ...]:
     text = _error_text(item)
     if not text:
         return ()
     stopped = text == "Stopped"
     css = "fnb-error fnb-aborted" if stopped else "fnb-error"
-    return (_tag("div", css, _icon("⊘" if stopped else "✕"), text),)
+    return (tag("div", css, icon("⊘" if stopped else "✕"), text),)
 
 
 def _error_text(item: Item) -> str:
@@ -237,7 +189,7 @@ def _error_text(item: Item) -> str:
     return f"{error['name']}: {error['message']}" if error["message"] else str(error["name"])
 
 
-def _part(item: Item, label: Label | None) -> _Html:
+def _part(item: Item, label: Label | None) -> Html:
     draw = {
         "text": _text,
         "reasoning": _reasoning,
@@ -250,12 +202,12 @@ def _part(item: Item, label: Label | None) -> _Html:
     extra: list[str] = []
     if label is not None and label.state != "visible":
         css += " fnb-unseen"
-        extra.append(_tag("div", "fnb-label-view", _label_text(label)))
+        extra.append(tag("div", "fnb-label-view", _label_text(label)))
     if item.get("discarded"):
         css += " fnb-discarded"
-        extra.append(_note(f"attempt {item['discarded']}, given up"))
+        extra.append(note(f"attempt {item['discarded']}, given up"))
     data = {"data-state": str(item.get("status") or item.get("state") or "")}
-    return _tag("div", css, *extra, *draw(item), **{k: v for k, v in data.items() if v})
+    return tag("div", css, *extra, *draw(item), **{k: v for k, v in data.items() if v})
 
 
 def _label_text(label: Label) -> str:
@@ -270,22 +222,22 @@ def _label_text(label: Label) -> str:
 
 def _text(item: Item) -> tuple[str, ...]:
     if item.get("nodes") is not None:
-        return (_tag("div", "fnb-md", _build(item["nodes"])),)
+        return (tag("div", "fnb-md", _build(item["nodes"])),)
     if item.get("synthetic"):
-        summary = _tag("summary", "fnb-quiet", "added by the program")
-        return (_tag("details", "", summary, *_plain(item)),)
+        summary = tag("summary", "fnb-quiet", "added by the program")
+        return (tag("details", "", summary, *_plain(item)),)
     return _plain(item)
 
 
 def _plain(item: Item) -> tuple[str, ...]:
     cut = item.get("off", 0)
-    note = (_note(f"{cut:,} earlier characters are not shown"),) if cut else ()
-    return (*note, _tag("div", "fnb-pre", item["text"]))
+    told = (note(f"{cut:,} earlier characters are not shown"),) if cut else ()
+    return (*told, tag("div", "fnb-pre", item["text"]))
 
 
 def _reasoning(item: Item) -> tuple[str, ...]:
-    summary = _tag("summary", "", _icon("✳"), _thought(item))
-    return (_tag("details", "", summary, _tag("div", "fnb-fold", *_plain(item))),)
+    summary = tag("summary", "", icon("✳"), _thought(item))
+    return (tag("details", "", summary, tag("div", "fnb-fold", *_plain(item))),)
 
 
 def _thought(item: Item) -> str:
@@ -296,42 +248,42 @@ def _thought(item: Item) -> str:
 
 def _tool(item: Item) -> tuple[str, ...]:
     glyph, word = TOOL_STATES.get(item["status"], ("?", item["status"]))
-    summary = _tag(
+    summary = tag(
         "summary",
         "",
-        _icon(glyph),
-        _tag("span", "fnb-tool-name", item["tool"]),
-        _tag("span", "fnb-brief", item["brief"]),
-        _tag("span", "fnb-state", word),
-        _tag("span", "fnb-time", seconds_text(item["ms"]) if "ms" in item else ""),
+        icon(glyph),
+        tag("span", "fnb-tool-name", item["tool"]),
+        tag("span", "fnb-brief", item["brief"]),
+        tag("span", "fnb-state", word),
+        tag("span", "fnb-time", seconds_text(item["ms"]) if "ms" in item else ""),
     )
     body: list[str] = []
     if item["input"]:
-        body += [_tag("div", "fnb-label", "input"), _tag("pre", "fnb-box", item["input"])]
+        body += [tag("div", "fnb-label", "input"), tag("pre", "fnb-box", item["input"])]
         if item["input_cut"]:
-            body.append(_note(f"{item['input_cut']:,} more characters"))
+            body.append(note(f"{item['input_cut']:,} more characters"))
     for key, css in (("output", "fnb-box"), ("error", "fnb-box fnb-bad")):
         if key in item:
             cut = item.get("output_cut", 0)
-            note = (_note(f"{cut:,} earlier characters are not shown"),) if cut else ()
+            told = (note(f"{cut:,} earlier characters are not shown"),) if cut else ()
             text = item[key] or "(empty)"
-            body += [_tag("div", "fnb-label", key), *note, _tag("pre", css, text)]
+            body += [tag("div", "fnb-label", key), *told, tag("pre", css, text)]
     if item.get("attachments"):
-        body.append(_note(f"{item['attachments']} attachment(s)"))
+        body.append(note(f"{item['attachments']} attachment(s)"))
     if item.get("cleared"):
-        body.append(_note("no longer sent to the model"))
+        body.append(note("no longer sent to the model"))
     is_open = item["status"] == "error"
-    return (_tag("details", "", summary, _tag("div", "fnb-fold", *body), open=is_open),)
+    return (tag("details", "", summary, tag("div", "fnb-fold", *body), open=is_open),)
 
 
 def _step(item: Item) -> tuple[str, ...]:
     number = f"Step {item['step']}" if item.get("step") else "Step"
     pairs = [
-        _tag("span", "fnb-kind", f"{name} ", _tag("b", "", _count(n)))
+        tag("span", "fnb-kind", f"{name} ", tag("b", "", _count(n)))
         for name, n in zip(TOKEN_LABELS, item["tokens"], strict=True)
     ]
-    price = _tag("span", "fnb-kind fnb-cost", "cost ", _tag("b", "", cost_text(item["cost"])))
-    return (_tag("span", "fnb-step-name", number), *pairs, price)
+    price = tag("span", "fnb-kind fnb-cost", "cost ", tag("b", "", cost_text(item["cost"])))
+    return (tag("span", "fnb-step-name", number), *pairs, price)
 
 
 def _count(n: int | None) -> str:
@@ -340,9 +292,9 @@ def _count(n: int | None) -> str:
 
 def _marker(item: Item) -> tuple[str, ...]:
     return (
-        _tag("span", "fnb-marker-name", MARKERS[item["state"]]),
-        _tag("span", "fnb-gain", _gain(item)),
-        _tag("span", "fnb-quiet", _why(item)),
+        tag("span", "fnb-marker-name", MARKERS[item["state"]]),
+        tag("span", "fnb-gain", _gain(item)),
+        tag("span", "fnb-quiet", _why(item)),
     )
 
 
@@ -358,9 +310,9 @@ def _why(item: Item) -> str:
 
 
 def _chip(item: Item) -> tuple[str, ...]:
-    detail = (_tag("span", "fnb-quiet", item["detail"]),) if item["detail"] else ()
+    detail = (tag("span", "fnb-quiet", item["detail"]),) if item["detail"] else ()
     return (
-        _tag("span", "fnb-chip-body", _icon(ICONS.get(item["icon"], "?")), item["label"], *detail),
+        tag("span", "fnb-chip-body", icon(ICONS.get(item["icon"], "?")), item["label"], *detail),
     )
 
 

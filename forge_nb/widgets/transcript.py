@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -39,6 +38,8 @@ from forge_nb.events import Committed, RunStatus
 from forge_nb.widgets.coalescer import Coalescer
 from forge_nb.widgets.feed import TranscriptState
 from forge_nb.widgets.items import printable
+from forge_nb.widgets.panel import running_loop
+from forge_nb.widgets.sources import script, style
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from forge_nb.widgets.feed import Op
 
 __all__ = ["TranscriptView"]
-
-ASSETS = Path(__file__).parent / "assets"
 
 UNACKED_LIMIT = 256 * 1024  # characters a view may be behind before deltas stop
 SILENT_AFTER_S = 15.0  # a view that is behind and says nothing for so long is gone
@@ -79,8 +78,8 @@ class TranscriptView(anywidget.AnyWidget):
         The loop that runs the session; the running one when None.
     """
 
-    _esm = ASSETS / "transcript.js"
-    _css = ASSETS / "transcript.css"
+    _esm = script("parts", "transcript")
+    _css = style("transcript")
 
     session_id = traitlets.Unicode("").tag(sync=True)
     title = traitlets.Unicode("").tag(sync=True)
@@ -103,7 +102,7 @@ class TranscriptView(anywidget.AnyWidget):
         self.usable = usable
         self.on_stop = on_stop
         self._reload = reload
-        self._loop = loop or _running_loop()
+        self._loop = loop or running_loop()
         self._coalescer: Coalescer | None = None
         self._views: dict[str, _Peer] = {}
         self._sent = 0
@@ -289,13 +288,6 @@ class _Peer:
     def __init__(self, acked: int, heard_s: float) -> None:
         self.acked = acked
         self.heard_s = heard_s
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _weight(op: Op) -> int:
