@@ -14,6 +14,7 @@ from forge_nb.errors import ForgeError
 from forge_nb.events import Committed, PartDelta, PartUpdated, PermissionReply
 from forge_nb.inputs import File, Mention, Subtask, Text
 from forge_nb.messages.parts import ToolPart
+from forge_nb.settings import PARITY
 from tests.helpers import wait_for
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Driver", "UnsupportedRequestError", "Watch", "World"]
 
+_PROMPT_FIELDS = {"agent", "format", "model", "noReply", "parts", "system"}
 WAIT_S = 20.0
 SAME_S = 5.0  # how long to wait for a call that was recorded before a request
 
@@ -224,6 +226,8 @@ class Driver:
     def _on_session(self, conversation: Conversation, what: str, body: Any) -> None:
         match what:
             case "message" | "prompt_async":
+                if unknown := set(body) - _PROMPT_FIELDS:
+                    raise UnsupportedRequestError(f"prompt with {sorted(unknown)}")
                 self._tasks.append(asyncio.ensure_future(self._prompt(conversation, body)))
             case "abort":
                 conversation.abort()
@@ -231,6 +235,8 @@ class Driver:
                 at = self._message_of(conversation, body.get("messageID"))
                 self._by_recorded[next(self._roots)] = conversation.fork(at=at)
             case "revert":
+                if body.get("partID"):
+                    raise UnsupportedRequestError("revert of part of a message")
                 self._reverted[conversation.id] = self._message_of(conversation, body["messageID"])
             case "unrevert":
                 self._reverted.pop(conversation.id, None)
@@ -253,11 +259,11 @@ class Driver:
         reverted = self._reverted.pop(conversation.id, None)
         if reverted is not None:
             conversation.undo(reverted)
-        model = body.get("model")
+        model, agent = body.get("model"), body.get("agent")
         if model:
-            spec = f"{model['providerID']}:{model['modelID']}"
-            if conversation.model != spec:
-                conversation.model, conversation._setup = spec, None
+            _choose(conversation, f"{model['providerID']}:{model['modelID']}")
+        if agent not in {conversation.agent, None, PARITY.agent}:
+            conversation.agent, conversation._setup = agent, None
         inputs = [self._input(part) for part in body["parts"]]
         if body.get("noReply"):
             await conversation.tell(inputs)
@@ -282,10 +288,14 @@ class Driver:
                 raise UnsupportedRequestError(kind)
 
     async def _summarize(self, conversation: Conversation, body: dict[str, Any]) -> None:
-        spec = f"{body['providerID']}:{body['modelID']}"
-        if conversation.model != spec:
-            conversation.model, conversation._setup = spec, None
+        _choose(conversation, f"{body['providerID']}:{body['modelID']}")
         if body.get("auto"):
             await conversation.compact_and_go_on(show=False)
         else:
             await conversation.compact(show=False)
+
+
+def _choose(conversation: Conversation, spec: str) -> None:
+    """Let a model answer from now on."""
+    if conversation.model != spec:
+        conversation.model, conversation._setup = spec, None
