@@ -100,7 +100,8 @@ def pytest_runtest_makereport(
 
 
 def _may_skip(item: pytest.Item, report: pytest.TestReport) -> bool:
-    return hasattr(report, "wasxfail") or item.get_closest_marker("browser") is not None
+    marked = any(item.get_closest_marker(name) is not None for name in ("browser", "may_skip"))
+    return hasattr(report, "wasxfail") or marked
 
 
 def pytest_terminal_summary(

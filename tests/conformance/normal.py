@@ -1,8 +1,4 @@
-"""The normal form in which a recording and a replay of it are compared.
-
-Left out are ids, clocks, paths of the machine, hashes of snapshots and patches, and provider
-metadata; links between messages become places. What remains is what a person or a model can see.
-"""
+"""The normal form of events and requests, and how two normal forms are compared."""
 
 from __future__ import annotations
 
@@ -11,174 +7,14 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from forge_nb.messages.message import UserMessage
-from forge_nb.messages.parts import (
-    AgentPart,
-    CompactionPart,
-    FilePart,
-    PatchPart,
-    ReasoningPart,
-    StepFinishPart,
-    StepStartPart,
-    SubtaskPart,
-    TextPart,
-    ToolCompleted,
-    ToolFailed,
-    ToolPart,
-    ToolPending,
-    ToolRunning,
-)
+from tests.conformance.normal_rows import anonymous, without_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from forge_nb.messages.message import Message, MessageWithParts
-    from forge_nb.messages.parts import Part
-    from forge_nb.messages.usage import TokenUsage
-    from tests.conformance.recording import SessionRows
+__all__ = ["difference", "event_row", "floating_row", "normal_request"]
 
-__all__ = ["difference", "event_row", "normal_request", "normal_rows"]
-
-_PATH = re.compile(r"(?:/[\w.-]+)+/([\w.-]+)")
 _BLANK_LINES = re.compile(r"\n\s*\n")
-_CHILD = re.compile(r"ses_[0-9A-Za-z]+")
-
-
-def normal_rows(sessions: Sequence[SessionRows]) -> list[dict[str, Any]]:
-    """Return sessions in normal form, in their order."""
-    places = {session.info.id: f"session {n}" for n, session in enumerate(sessions)}
-    return [
-        {
-            "parent": places.get(session.info.parent_id or ""),
-            "messages": _messages(session.messages, places),
-        }
-        for session in sessions
-    ]
-
-
-def _messages(
-    messages: Sequence[MessageWithParts], sessions: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    places = {item.message.id: n for n, item in enumerate(messages)}
-    return [
-        {
-            **_message(item.message, places),
-            "parts": [_part(part, places, sessions) for part in item.parts],
-        }
-        for item in messages
-    ]
-
-
-def _message(message: Message, places: Mapping[str, int]) -> dict[str, Any]:
-    if isinstance(message, UserMessage):
-        return {
-            "role": "user",
-            "agent": message.agent,
-            "model": message.model.model_id if message.model else None,
-        }
-    return {
-        "role": "assistant",
-        "answers": places.get(message.parent_id or ""),
-        "agent": message.agent,
-        "mode": message.mode,
-        "model": message.model_id,
-        "summary": message.is_summary,
-        "finish": message.finish,
-        "error": None if message.error is None else message.error.name,
-        "error_text": None if message.error is None else message.error.data.message,
-        "completed": message.time.completed is not None,
-        "tokens": _tokens(message.tokens),
-        "cost": _money(message.cost),
-        "structured": message.structured,
-    }
-
-
-def _tokens(tokens: TokenUsage) -> list[int]:
-    return [kind or 0 for kind in tokens.kinds]
-
-
-def _money(cost: float | None) -> float:
-    return round(cost or 0.0, 9)
-
-
-def _part(part: Part, places: Mapping[str, int], sessions: Mapping[str, str]) -> dict[str, Any]:
-    match part:
-        case TextPart():
-            return {
-                "kind": "text",
-                "text": _anonymous(part.text, sessions),
-                "synthetic": bool(part.synthetic),
-                "ignored": bool(part.ignored),
-                "closed": part.time is None or part.time.end is not None,
-            }
-        case ReasoningPart():
-            closed = part.time is not None and part.time.end is not None
-            return {"kind": "reasoning", "text": part.text, "closed": closed}
-        case ToolPart():
-            return {"kind": "tool", "tool": part.tool, **_state(part, sessions)}
-        case CompactionPart():
-            return {
-                "kind": "compaction",
-                "auto": part.auto,
-                "overflow": bool(part.overflow),
-                "tail": places.get(part.tail_start_id or ""),
-            }
-        case _:
-            return _plain_part(part)
-
-
-def _plain_part(part: Part) -> dict[str, Any]:
-    match part:
-        case StepFinishPart():
-            return {
-                "kind": "step-finish",
-                "reason": part.reason,
-                "tokens": _tokens(part.tokens),
-                "cost": _money(part.cost),
-            }
-        case FilePart():
-            return {"kind": "file", "mime": part.mime, "filename": part.filename}
-        case AgentPart():
-            return {"kind": "agent", "name": part.name}
-        case SubtaskPart():
-            told = {"prompt": part.prompt, "description": part.description, "agent": part.agent}
-            return {"kind": "subtask", **told}
-        case PatchPart():
-            return {"kind": "patch", "files": len(part.files)}
-        case StepStartPart():
-            return {"kind": "step-start"}
-        case _:
-            return {"kind": "unknown"}
-
-
-def _state(part: ToolPart, sessions: Mapping[str, str]) -> dict[str, Any]:
-    state = part.state
-    facts: dict[str, Any] = {"status": part.status, "input": _without_paths(state.input)}
-    match state:
-        case ToolCompleted():
-            facts["output"] = _anonymous(state.output, sessions)
-            facts["title"] = _without_paths(state.title)
-            facts["cleared"] = state.time.compacted is not None
-        case ToolFailed():
-            facts["error"] = _anonymous(state.error, sessions)
-        case ToolPending() | ToolRunning():
-            pass
-    return facts
-
-
-def _anonymous(text: str, sessions: Mapping[str, str]) -> str:
-    return _CHILD.sub(lambda found: sessions.get(found.group(), "a session"), _without_paths(text))
-
-
-def _without_paths(value: Any) -> Any:
-    """Return a value with every absolute path cut to its last name; recordings hide the rest."""
-    if isinstance(value, str):
-        return _PATH.sub(r"/\1", value)
-    if isinstance(value, dict):
-        return {key: _without_paths(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_without_paths(one) for one in value]
-    return value
 
 
 def event_row(kind: str, data: Mapping[str, Any], places: dict[str, int]) -> tuple[str, ...] | None:
@@ -211,6 +47,21 @@ def event_row(kind: str, data: Mapping[str, Any], places: dict[str, int]) -> tup
     return None
 
 
+def floating_row(kind: str, data: Mapping[str, Any], places: dict[str, int]) -> str | None:
+    """Return a durable event that may come at any time in short; None for any other.
+
+    A session's own events and the changes that are noted in a question come from work beside the
+    turn. Parameters as for `event_row`.
+    """
+    if kind in {"session.created", "session.updated"}:
+        return "session"
+    if kind != "message.updated":
+        return None
+    info = data["info"]
+    place = places.setdefault(info["id"], len(places))
+    return f"changes noted in {place}" if isinstance(info.get("summary"), dict) else None
+
+
 def _part_state(part: Mapping[str, Any]) -> str:
     if part["type"] == "tool":
         return str(part["state"]["status"])
@@ -237,8 +88,8 @@ def normal_request(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
             piece["id"] = calls.setdefault(piece["id"] or "", f"call {len(calls) + 1}")
         if "text" in piece:
             joined = _BLANK_LINES.sub("\n", piece["text"])  # where texts meet, clients differ
-            piece["text"] = _CHILD.sub("a session", joined)
-    return [_without_paths(piece) for piece in said]
+            piece["text"] = anonymous(joined, {})
+    return [without_paths(piece) for piece in said]
 
 
 def _pieces(message: Mapping[str, Any]) -> list[dict[str, Any]]:

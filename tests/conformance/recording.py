@@ -10,14 +10,33 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from forge_nb.exchange.load import load
+from forge_nb.messages.codec import message_from_dict, part_from_dict
 from forge_nb.messages.message import MessageWithParts, SessionInfo
+from forge_nb.messages.usage import NO_TOKENS, TokenUsage
 from forge_nb.store.open import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from forge_nb.messages.message import Message
+    from forge_nb.messages.parts import Part
 
-__all__ = ["Call", "Recording", "Request", "SessionRows", "read_recording", "rows_of"]
+
+__all__ = [
+    "Call",
+    "Event",
+    "Live",
+    "Recording",
+    "Request",
+    "SessionRows",
+    "read_recording",
+    "rows_of",
+]
+
+
+Event = tuple[str, dict[str, Any]]
+"""A durable event: its type without the version, and its data."""
 
 
 class Request(msgspec.Struct, kw_only=True):
@@ -42,9 +61,12 @@ class Call(msgspec.Struct, kw_only=True):
     purpose: str
     """``title``, or ``queue`` for the session's own calls, summaries among them."""
     model: str
+    max_tokens: int | None
+    has_tools: bool
     messages: list[dict[str, Any]]
     reply: dict[str, Any]
     sent_all: bool
+    """Whether the reply was served whole."""
 
 
 class SessionRows(msgspec.Struct, kw_only=True):
@@ -52,6 +74,23 @@ class SessionRows(msgspec.Struct, kw_only=True):
 
     info: SessionInfo
     messages: list[MessageWithParts]
+    tokens: TokenUsage
+    """Over the session's calls, those for titles left out."""
+    cost_usd: float | None
+
+
+class Live(msgspec.Struct, kw_only=True):
+    """What was on the bus alone."""
+
+    time_s: float
+    kind: str
+    facts: dict[str, Any]
+
+    @property
+    def session_id(self) -> str | None:
+        """Which session it is about."""
+        found: str | None = self.facts.get("sessionID")
+        return found
 
 
 class Recording(msgspec.Struct, kw_only=True):
@@ -62,12 +101,10 @@ class Recording(msgspec.Struct, kw_only=True):
     calls: list[Call]
     sessions: list[SessionRows]
     """In the order of their creation."""
-    events: dict[str, list[tuple[str, dict[str, Any]]]]
+    events: dict[str, list[Event]]
     """Durable events of each session, in order: type and data."""
-    asked: dict[str, dict[str, Any]]
-    """What calls asked leave for, by the call's id."""
-    deltas: dict[str, dict[str, str]]
-    """Joined deltas of each session's parts, in the order of their first."""
+    live: list[Live]
+    """What travelled on the bus, in order."""
     config: dict[str, Any]
 
 
@@ -83,10 +120,9 @@ def read_recording(folder: Path, scratch: Path) -> Recording:
         name=folder.name,
         requests=[_request(line) for line in _lines(folder / "scenario.jsonl.gz")],
         calls=[_call(line) for line in _lines(folder / "calls.jsonl.gz")],
-        sessions=rows_of(database, scratch / "recorded.db"),
+        sessions=rows_of(database),
         events=_events(database),
-        asked=_asked(folder / "events.jsonl.gz"),
-        deltas=_deltas(folder / "events.jsonl.gz"),
+        live=_live(folder / "events.jsonl.gz"),
         config=json.loads((folder / "config.json").read_text("utf-8")),
     )
 
@@ -101,24 +137,32 @@ def _call(line: dict[str, Any]) -> Call:
         session_id=line.get("session"),
         purpose=line["purpose"],
         model=line["model"],
+        max_tokens=line.get("max_tokens"),
+        has_tools=bool(line.get("tools")),
         messages=line["messages"],
         reply=line["reply"],
-        sent_all=line.get("sent_all", True),
+        sent_all=bool(line.get("sent_all")),
     )
 
 
-def rows_of(database: Path, into: Path) -> list[SessionRows]:
+def rows_of(database: Path) -> list[SessionRows]:
     """Return the sessions of an opencode database as our values, in order of creation."""
-    with open_store(into) as store:
+    with open_store(":memory:") as store:
         load(store, [database])
         infos = [row.info for row in store.sessions()]
         infos.sort(key=lambda info: (info.time.created, info.parent_id is not None))
         return [
-            SessionRows(info=info, messages=list(store.messages(info.id))[::-1]) for info in infos
+            SessionRows(
+                info=info,
+                messages=list(store.messages(info.id))[::-1],
+                tokens=info.tokens or NO_TOKENS,
+                cost_usd=info.cost,
+            )
+            for info in infos
         ]
 
 
-def _events(database: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+def _events(database: Path) -> dict[str, list[Event]]:
     connection = sqlite3.connect(database)
     try:
         rows = connection.execute(
@@ -126,24 +170,42 @@ def _events(database: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
         ).fetchall()
     finally:
         connection.close()
-    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    found: dict[str, list[Event]] = {}
     for session_id, kind, data in rows:
         found.setdefault(session_id, []).append((kind.rpartition(".")[0], json.loads(data)))
     return found
 
 
-def _deltas(path: Path) -> dict[str, dict[str, str]]:
-    joined: dict[str, dict[str, str]] = {}
-    for line in _lines(path):
-        event = line["data"]
-        if event.get("type") == "message.part.delta" and line.get("src") != "global":
-            facts = event["properties"]
-            parts = joined.setdefault(facts["sessionID"], {})
-            parts[facts["partID"]] = parts.get(facts["partID"], "") + facts["delta"]
-    return joined
+def _live(path: Path) -> list[Live]:
+    """Return the bus as a client of one instance saw it; the stream of all repeats the same."""
+    lines = [line for line in _lines(path) if line.get("src") != "global"]
+    return [
+        Live(time_s=line["t"], kind=line["data"]["type"], facts=line["data"].get("properties", {}))
+        for line in lines
+    ]
 
 
-def _asked(path: Path) -> dict[str, dict[str, Any]]:
-    asked = (line["data"] for line in _lines(path))
-    facts = [one["properties"] for one in asked if one.get("type") == "permission.asked"]
-    return {one["tool"]["callID"]: one for one in facts if one.get("tool")}
+def rows_of_events(session: SessionRows, events: Iterable[Event]) -> SessionRows:
+    """Return the messages that a session's durable events lead to, in the session's own order."""
+    messages: dict[str, Message] = {}
+    parts: dict[str, Part] = {}
+    for kind, data in events:
+        match kind:
+            case "message.updated":
+                messages[data["info"]["id"]] = message_from_dict(data["info"])
+            case "message.removed":
+                messages.pop(data["messageID"], None)
+            case "message.part.updated":
+                parts[data["part"]["id"]] = part_from_dict(data["part"])
+            case "message.part.removed":
+                parts.pop(data["partID"], None)
+            case _:
+                pass
+    ordered = sorted(parts.values(), key=lambda part: part.id)
+    items = [
+        MessageWithParts(
+            message=message, parts=tuple(one for one in ordered if one.message_id == message.id)
+        )
+        for message in sorted(messages.values(), key=lambda one: (one.time.created, one.id))
+    ]
+    return msgspec.structs.replace(session, messages=items)

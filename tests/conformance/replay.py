@@ -1,10 +1,13 @@
-"""Drive our engine as a recording's driver drove the real one, over real HTTP."""
+"""Run our engine in the world of a recording, and return what it did."""
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
+import functools
 import json
-from contextlib import suppress
+import sqlite3
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -12,58 +15,70 @@ import msgspec
 
 from forge_nb.agents import GENERAL
 from forge_nb.clock import FixedClock
-from forge_nb.errors import ForgeError
-from forge_nb.events import Committed, MessageUpdated, PartDelta, PartUpdated
-from forge_nb.inputs import File, Mention, Subtask, Text
-from forge_nb.messages.codec import message_to_dict, part_to_dict
-from forge_nb.messages.message import AssistantMessage
-from forge_nb.messages.usage import ModelLimits, UnitPrices
+from forge_nb.events import (
+    Committed,
+    MessageRemoved,
+    MessageUpdated,
+    PartDelta,
+    PartRemoved,
+    PartUpdated,
+    RunStatus,
+    SessionUpdated,
+)
+from forge_nb.messages.codec import message_to_dict, part_to_dict, session_to_dict
+from forge_nb.messages.usage import NO_TOKENS, ModelLimits, UnitPrices, add
 from forge_nb.providers.live import LiveProvider
 from forge_nb.providers.registry import register_provider
 from forge_nb.settings import PARITY
 from forge_nb.workbench import Workbench
-from tests.conformance.recording import SessionRows
+from tests.conformance.course import Course
+from tests.conformance.driver import Driver, Watch, World
+from tests.conformance.normal import normal_request
+from tests.conformance.recording import Event, SessionRows
 from tests.conformance.stand_ins import RecordedChanges, Workspace, recorded_tools
-from tests.helpers import wait_for
 from tests.wire.replies import Refusal, recorded
 from tests.wire.server import WireServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Iterable, Sequence
 
-    from forge_nb.bus import Subscription
-    from forge_nb.conversation import Conversation
     from forge_nb.events import BusEvent
-    from forge_nb.inputs import Input
     from forge_nb.settings import Settings
-    from tests.conformance.recording import Call, Recording, Request
+    from forge_nb.store.base import StoredSession
+    from tests.conformance.recording import Call, Recording
     from tests.wire.replies import Reply
     from tests.wire.server import WireRequest
 
-__all__ = ["Replayed", "UnsupportedRequestError", "replay"]
+__all__ = ["Replayed", "Sent", "replay"]
 
+_LIMITS = ("context", "input", "output")
 _PRICES = ("input", "output", "cache_read", "cache_write")
 TITLE_REQUEST = "Generate a title for this conversation:"
-WAIT_S = 20.0
 
 
-class UnsupportedRequestError(Exception):
-    """The scenario does something that has no counterpart here."""
+class Sent(msgspec.Struct, kw_only=True):
+    """One request to the model as it came over the wire."""
+
+    model: str
+    max_tokens: int | None
+    has_tools: bool
+    messages: list[dict[str, Any]]
 
 
 class Replayed(msgspec.Struct, kw_only=True):
     """What our engine did."""
 
     sessions: list[SessionRows]
-    events: list[list[tuple[str, dict[str, Any]]]]
+    events: list[list[Event]]
     """Durable events of each session, in the family's JSON."""
     deltas: list[list[str]]
     """Joined deltas of each session's parts."""
-    requests: list[list[dict[str, Any]]]
-    """Messages of each call of the model, titles left out, in order."""
-    titles: int
-    """How many titles were asked for."""
+    waits: list[list[str]]
+    """What each session told of further attempts."""
+    requests: list[Sent]
+    """Each call of the model, titles left out, in the order of the recording."""
+    titles: list[Sent]
+    """Each call for a title."""
 
 
 async def replay(recording: Recording, scratch: Path) -> Replayed:
@@ -81,54 +96,137 @@ def _as_it_is(text: str, **_: Any) -> tuple[str, bool]:
 async def _replay(recording: Recording, script: _Script, scratch: Path) -> Replayed:
     async with WireServer(script.reply) as server:
         _register(recording.config, server)
-        with (
-            Workbench(
-                ":memory:",
-                model=_spec(recording.config.get("model", "fake/big")),
-                settings=_settings(recording.config),
-                agents=[GENERAL],
-                clock=FixedClock(),
-                seed=1,
-            ) as wb,
-            wb.bus.subscribe(max_queue=1_000_000) as subscription,
-        ):
-            wb._setups.tools = recorded_tools(recording)
-            wb._setups.snapshots = RecordedChanges(recording)
-            watch = _Watch(subscription)
-            driver = _Driver(recording, wb, server=server, watch=watch, scratch=scratch)
-            await driver.run()
-            return driver.result(script)
+        with ExitStack() as stack:
+            watch = Watch()
+            process = _Process(recording, script, watch, scratch=scratch, stack=stack)
+            world = World(recording, script.course, watch, Workspace(recording, scratch))
+            await Driver(world, process.start, asked=lambda: len(script.sent)).run()
+            watch.take()
+            return _result(process.workbenches[-1], watch.events, script)
+
+
+class _Process:
+    """Our engine's process: started once, and again after every kill.
+
+    What a killed process leaves is its file as it is then, and a lease that nobody renews.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        script: _Script,
+        watch: Watch,
+        *,
+        scratch: Path,
+        stack: ExitStack,
+    ) -> None:
+        self.workbenches: list[Workbench] = []
+        self._config = recording.config
+        self._scratch = scratch
+        self._stack = stack
+        self._watch = watch
+        self._is_killed = bool(script.course.crashes_s)
+        self._clock = FixedClock()
+        self._tools = recorded_tools(recording, script.course, watch)
+        self._changes = RecordedChanges(recording)
+
+    def start(self) -> Workbench:
+        """Return a workbench on what the one before it had stored."""
+        file: Path | str = ":memory:"
+        if self._is_killed:
+            file = self._scratch / f"replay-{len(self.workbenches)}.db"
+        if self.workbenches:
+            _copy(Path(self.workbenches[-1].store.path), Path(file))
+        wb = Workbench(
+            file,
+            model=_spec(self._config.get("model", "fake/big")),
+            settings=_settings(self._config),
+            agents=[GENERAL],
+            clock=self._clock,
+            seed=len(self.workbenches),
+        )
+        self._stack.enter_context(wb)
+        self._watch.take()
+        self._watch.turn_to(self._stack.enter_context(wb.bus.subscribe(max_queue=1_000_000)))
+        wb._setups.tools = self._tools
+        wb._setups.snapshots = self._changes
+        self.workbenches.append(wb)
+        return wb
+
+
+def _copy(store: Path, file: Path) -> None:
+    with closing(sqlite3.connect(store)) as old, closing(sqlite3.connect(file)) as new:
+        old.backup(new)
+        new.execute("delete from lease")
+        new.commit()
 
 
 # ------------------------------------------------------------------------------- the model
 
 
 class _Script:
-    """Serves the recorded replies: titles by themselves, all else in order."""
+    """Serves the recorded replies: titles by themselves, all else to whoever asks the same."""
 
     def __init__(self, recording: Recording) -> None:
-        self.titles = [call for call in recording.calls if call.purpose == "title"]
-        self.calls = [call for call in recording.calls if call.purpose != "title"]
-        self.sent: list[list[dict[str, Any]]] = []
-        self.titles_asked = 0
+        self.course = Course(recording)
+        self.sent: list[tuple[int, Sent]] = []
+        self.titles_sent: list[Sent] = []
+        self._titles = [call for call in recording.calls if call.purpose == "title"]
+        calls = [call for call in recording.calls if call.purpose != "title"]
+        self._calls = [
+            (place, call, normal_request(call.messages)) for place, call in enumerate(calls)
+        ]
 
     def reply(self, served: WireRequest) -> Reply:
-        messages = served.body["messages"]
-        if TITLE_REQUEST in json.dumps(messages[-2:]):
-            self.titles_asked += 1
-            return _reply(self.titles.pop(0)) if self.titles else _out_of_calls()
-        self.sent.append(messages)
-        return _reply(self.calls.pop(0)) if self.calls else _out_of_calls()
+        sent = _sent(served.body)
+        if TITLE_REQUEST in json.dumps(sent.messages[-2:]):
+            self.titles_sent.append(sent)
+            return recorded(_at_once(self._titles.pop(0))) if self._titles else _out_of_calls()
+        found = self._take(sent)
+        self.sent.append((len(self.sent) if found is None else found[0], sent))
+        return _out_of_calls() if found is None else self._paced(found[1])
+
+    def _take(self, sent: Sent) -> tuple[int, Call] | None:
+        """Return the first call that asked the same, else the first of all that are left.
+
+        Sessions that run side by side may ask in another order than they were recorded to.
+        """
+        said = normal_request(sent.messages)
+        same = (place for place, (_, _, asked) in enumerate(self._calls) if asked == said)
+        if not self._calls:
+            return None
+        place, call, _ = self._calls.pop(next(same, 0))
+        return place, call
+
+    def _paced(self, call: Call) -> Reply:
+        reply = recorded(_at_once(call))
+        if isinstance(reply, Refusal):
+            return reply
+        holds, hang_after = self.course.pauses_of(call)
+        hang_after = reply.hang_after if hang_after is None else hang_after
+        return dataclasses.replace(reply, holds=tuple(holds), hang_after=hang_after)
+
+    def requests(self) -> list[Sent]:
+        """Return what was asked in the order in which the recorded engine asked it."""
+        return [sent for _, sent in sorted(self.sent, key=lambda one: one[0])]
+
+
+def _sent(body: dict[str, Any]) -> Sent:
+    return Sent(
+        model=body["model"],
+        max_tokens=body.get("max_completion_tokens", body.get("max_tokens")),
+        has_tools=bool(body.get("tools")),
+        messages=body["messages"],
+    )
 
 
 def _out_of_calls() -> Refusal:
     return Refusal(status=400, body={"error": {"message": "the recording has no further call"}})
 
 
-def _reply(call: Call) -> Reply:
-    """Return a recorded reply, sent at once: its pace is not what is compared."""
-    reply = {name: value for name, value in call.reply.items() if name != "delay"}
-    return recorded(reply)
+def _at_once(call: Call) -> dict[str, Any]:
+    """Return a recorded reply without its pace, which is not what is compared."""
+    return {name: value for name, value in call.reply.items() if name != "delay"}
 
 
 def _register(config: dict[str, Any], server: WireServer) -> None:
@@ -150,23 +248,13 @@ class _Provider(LiveProvider):
         endpoint, _, model = spec.partition(":")
         super().__init__(endpoint, model)
         self.id = name
-        self._facts = facts
+        known, cost = facts.get("limit", {}), facts.get("cost", {})
+        self._limits = ModelLimits(**{name: known.get(name) for name in _LIMITS})
+        self._prices = UnitPrices(**{name: cost.get(name, 0) for name in _PRICES})
 
-    def limits(self, model_id: str) -> ModelLimits:
-        del model_id
-        known = self._facts.get("limit", {})
-        return ModelLimits(
-            context=known.get("context"), input=known.get("input"), output=known.get("output")
-        )
-
-    def prices(self, model_id: str) -> UnitPrices:
-        del model_id
-        return self.prices_at(0)
-
-    def prices_at(self, context_tokens: int) -> UnitPrices:
+    def prices_at(self, context_tokens: int) -> UnitPrices | None:
         del context_tokens
-        cost = self._facts.get("cost", {})
-        return UnitPrices(**{name: cost.get(name, 0) for name in _PRICES})
+        return self._prices
 
 
 def _spec(name: str) -> str:
@@ -190,209 +278,35 @@ def _settings(config: dict[str, Any]) -> Settings:
     )
 
 
-# ------------------------------------------------------------------------------ the driver
+# ----------------------------------------------------------------------------- what came of it
 
 
-class _Watch:
-    """Reads the bus and knows when the engine has come to rest."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self.events: list[BusEvent] = []
-        self._quiet = 0
-
-    def take(self) -> None:
-        while (event := self._subscription.get_nowait()) is not None:
-            self.events.append(event)
-
-    def is_quiet(self) -> bool:
-        """Return whether nothing has happened for a few looks."""
-        before = len(self.events)
-        self.take()
-        self._quiet = self._quiet + 1 if len(self.events) == before else 0
-        return self._quiet > 4
-
-    async def rest(self) -> None:
-        """Wait until nothing happens any more."""
-        self._quiet = 0
-        await wait_for(self.is_quiet, timeout_s=WAIT_S)
+def _result(wb: Workbench, events: Sequence[BusEvent], script: _Script) -> Replayed:
+    rows = wb.store.sessions()
+    rows.sort(key=lambda row: (row.info.time.created, row.info.parent_id is not None))
+    ids = [row.info.id for row in rows]
+    return Replayed(
+        sessions=[_rows_of(wb, row) for row in rows],
+        events=[list(_durable(events, one)) for one in ids],
+        deltas=[_joined(events, one) for one in ids],
+        waits=[list(_waits(events, one)) for one in ids],
+        requests=script.requests(),
+        titles=script.titles_sent,
+    )
 
 
-class _Driver:
-    def __init__(
-        self,
-        recording: Recording,
-        wb: Workbench,
-        *,
-        server: WireServer,
-        watch: _Watch,
-        scratch: Path,
-    ) -> None:
-        self._recording = recording
-        self._wb = wb
-        self._server = server
-        self._watch = watch
-        self._workspace = Workspace(recording, scratch)
-        roots = [one for one in recording.sessions if one.info.parent_id is None]
-        self._roots = iter([one.info.id for one in roots])
-        self._by_recorded: dict[str, Conversation] = {}
-        self._tasks: list[asyncio.Task[Any]] = []
-        self._reverted: dict[str, str | None] = {}
-
-    async def run(self) -> None:
-        for request in self._recording.requests:
-            if not self._was_busy(request):
-                await self._finish_tasks()
-            await self._do(request)
-        await self._finish_tasks()
-
-    def _was_busy(self, request: Request) -> bool:
-        """Return whether the recorded engine was at work when the request came."""
-        now_ms = request.time_s * 1000
-        return any(
-            message.time.created <= now_ms < (message.time.completed or float("inf"))
-            for session in self._recording.sessions
-            for message in (item.message for item in session.messages)
-            if isinstance(message, AssistantMessage)
-        )
-
-    async def _finish_tasks(self) -> None:
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            with suppress(ForgeError, asyncio.CancelledError):
-                await asyncio.wait_for(task, WAIT_S)
-        self._watch.take()
-
-    async def _do(self, request: Request) -> None:
-        words = request.words
-        if request.method == "GET":
-            return
-        if words[:1] == ["permission"]:
-            await self._answer(request.body)
-            return
-        if request.method == "POST" and words == ["session"]:
-            conversation = self._wb.session()
-            self._by_recorded[next(self._roots)] = conversation
-            if rules := (request.body or {}).get("permission"):
-                info = self._wb.store.session(conversation.id).info
-                info = msgspec.structs.replace(info, permission=rules)
-                await self._wb.writer(conversation.id).update_session(info)
-            return
-        known = words[:1] == ["session"] and len(words) == 3 and request.method == "POST"
-        if not known or words[1] not in self._by_recorded:
-            raise UnsupportedRequestError(f"{request.method} {request.path}")
-        await self._on_session(self._by_recorded[words[1]], words[2], request.body or {})
-
-    async def _answer(self, body: dict[str, Any]) -> None:
-        """Answer what waits longest, wherever it waits."""
-        everybody = list(self._by_recorded.values())
-
-        def waiting() -> list[Conversation]:
-            return [one for one in everybody if one.permissions.pending]
-
-        await wait_for(lambda: bool(waiting()), timeout_s=WAIT_S)
-        permissions = waiting()[0].permissions
-        permissions.reply(permissions.pending[0].id, body["reply"], body.get("message"))
-
-    async def _on_session(self, conversation: Conversation, what: str, body: Any) -> None:
-        match what:
-            case "message" | "prompt_async":
-                task = asyncio.ensure_future(self._prompt(conversation, body))
-                self._tasks.append(task)
-                if what == "message":
-                    await self._finish_tasks()
-                else:
-                    await asyncio.sleep(0)
-            case "abort":
-                await self._watch.rest()
-                conversation.abort()
-                await self._finish_tasks()
-            case "fork":
-                at = self._message_of(conversation, body.get("messageID"))
-                self._by_recorded[next(self._roots)] = conversation.fork(at=at)
-            case "revert":
-                self._reverted[conversation.id] = self._message_of(conversation, body["messageID"])
-            case "unrevert":
-                self._reverted.pop(conversation.id, None)
-            case "summarize":
-                task = asyncio.ensure_future(self._summarize(conversation, body))
-                self._tasks.append(task)
-                await self._finish_tasks()
-            case _:
-                raise UnsupportedRequestError(what)
-
-    def _message_of(self, conversation: Conversation, recorded_id: str | None) -> str | None:
-        """Return our message at the place that a recorded one has in its session."""
-        if recorded_id is None:
-            return None
-        for session in self._recording.sessions:
-            ids = [item.message.id for item in session.messages]
-            if recorded_id in ids:
-                return conversation.messages()[ids.index(recorded_id)].message.id
-        raise UnsupportedRequestError(f"message {recorded_id} was removed in the recording")
-
-    async def _prompt(self, conversation: Conversation, body: dict[str, Any]) -> None:
-        reverted = self._reverted.pop(conversation.id, None)
-        if reverted is not None:
-            conversation.undo(reverted)
-        model = body.get("model")
-        if model:
-            spec = f"{model['providerID']}:{model['modelID']}"
-            if conversation.model != spec:
-                conversation.model, conversation._setup = spec, None
-        inputs = [self._input(part) for part in body["parts"]]
-        if body.get("noReply"):
-            await conversation.tell(inputs)
-            return
-        wanted = (body.get("format") or {}).get("schema")
-        await conversation.prompt(inputs, system=body.get("system"), output=wanted, show=False)
-
-    def _input(self, part: dict[str, Any]) -> Input:
-        match part["type"]:
-            case "text":
-                flags = part.get("synthetic", False), part.get("ignored", False)
-                return Text(part["text"], *flags)
-            case "file":
-                known = {name: part.get(name) for name in ("filename", "mime", "source")}
-                return File(url=self._workspace.find(part["url"]), **known)
-            case "agent":
-                return Mention(part["name"], part.get("source"))
-            case "subtask":
-                told = {name: part[name] for name in ("prompt", "description", "agent")}
-                return Subtask(**told)
-            case kind:
-                raise UnsupportedRequestError(kind)
-
-    async def _summarize(self, conversation: Conversation, body: dict[str, Any]) -> None:
-        spec = f"{body['providerID']}:{body['modelID']}"
-        if conversation.model != spec:
-            conversation.model, conversation._setup = spec, None
-        if body.get("auto"):
-            await conversation.compact_and_go_on(show=False)
-        else:
-            await conversation.compact(show=False)
-
-    # ------------------------------------------------------------------------------- results
-
-    def result(self, script: _Script) -> Replayed:
-        self._watch.take()
-        rows = [row.info for row in self._wb.store.sessions()]
-        rows.sort(key=lambda info: (info.time.created, info.parent_id is not None))
-        sessions = [
-            SessionRows(info=info, messages=list(self._wb.store.messages(info.id))[::-1])
-            for info in rows
-        ]
-        ids = [session.info.id for session in sessions]
-        return Replayed(
-            sessions=sessions,
-            events=[list(_durable(self._watch.events, one)) for one in ids],
-            deltas=[_joined(self._watch.events, one) for one in ids],
-            requests=script.sent,
-            titles=script.titles_asked,
-        )
+def _rows_of(wb: Workbench, row: StoredSession) -> SessionRows:
+    used = [one for one in wb.store.usage(row.info.id) if one.purpose != "title"]
+    costs = [one.cost.usd for one in used if one.cost.usd is not None]
+    return SessionRows(
+        info=row.info,
+        messages=list(wb.store.messages(row.info.id))[::-1],
+        tokens=functools.reduce(add, (one.tokens for one in used), NO_TOKENS),
+        cost_usd=sum(costs),
+    )
 
 
-def _durable(events: Iterable[BusEvent], session_id: str) -> Iterable[tuple[str, dict[str, Any]]]:
+def _durable(events: Iterable[BusEvent], session_id: str) -> Iterable[Event]:
     for event in events:
         if not isinstance(event, Committed) or event.session_id != session_id:
             continue
@@ -402,6 +316,12 @@ def _durable(events: Iterable[BusEvent], session_id: str) -> Iterable[tuple[str,
                     yield "message.updated", {"info": message_to_dict(message)}
             case PartUpdated(part=part):
                 yield "message.part.updated", {"part": part_to_dict(part)}
+            case SessionUpdated(info=info):
+                yield "session.updated", {"info": session_to_dict(info)}
+            case MessageRemoved(message_id=message_id):
+                yield "message.removed", {"messageID": message_id}
+            case PartRemoved(part_id=part_id):
+                yield "message.part.removed", {"partID": part_id}
             case _:
                 pass
 
@@ -412,3 +332,11 @@ def _joined(events: Iterable[BusEvent], session_id: str) -> list[str]:
         if isinstance(event, PartDelta) and event.session_id == session_id:
             joined[event.part_id] = joined.get(event.part_id, "") + event.delta
     return list(joined.values())
+
+
+def _waits(events: Iterable[BusEvent], session_id: str) -> Iterable[str]:
+    for event in events:
+        if not isinstance(event, RunStatus) or event.session_id != session_id:
+            continue
+        if event.state == "retry":
+            yield f"attempt {event.attempt}: {event.message}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,42 +17,40 @@ from forge_nb.messages.parts import (
     ToolCompleted,
     ToolFailed,
     ToolPart,
+    ToolRunning,
 )
 from forge_nb.messages.render import ToolSpec
 from forge_nb.tools.registry import Tool, ToolOutput
+from tests.helpers import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from forge_nb.tools.registry import ToolContext
+    from tests.conformance.course import Course
+    from tests.conformance.driver import Watch
     from tests.conformance.recording import Recording
 
 __all__ = ["RecordedChanges", "Workspace", "recorded_tools"]
 
+_ORDER_S = 2.0
 _READ = re.compile(
     r"<path>(.*?)</path>\n<type>(\w+)</type>\n<(?:content|entries)>\n(.*)\n</", re.DOTALL
 )
 
 
 class RecordedTool(Tool):
-    """Gives every call the state that was recorded for it."""
+    """Gives every call the state that was recorded for it, when it was recorded to be given."""
 
-    def __init__(self, name: str, recording: Recording) -> None:
+    def __init__(self, name: str, recording: Recording, course: Course, watch: Watch) -> None:
         super().__init__(self._run, name=name, description="recorded")
-        self._states = {
-            part.call_id: part
-            for session in recording.sessions
-            for item in session.messages
-            for part in item.parts
-            if isinstance(part, ToolPart)
-        }
-        self._asked = recording.asked
+        self._parts = {part.call_id: part for part in _tool_parts(recording)}
+        self._asked = _asked(recording)
         self._progress = _progress_of(recording)
-        self._aborts = [
-            request.time_s * 1000
-            for request in recording.requests
-            if request.path.endswith("/abort")
-        ]
+        self._order = _order_of(recording)
+        self._course = course
+        self._watch = watch
 
     @property
     def spec(self) -> ToolSpec:
@@ -61,20 +60,23 @@ class RecordedTool(Tool):
         return {"given": given}
 
     async def _run(self, given: dict[str, Any], context: ToolContext) -> ToolOutput:
-        part = self._states.get(context.call_id)
+        part = self._parts.get(context.call_id)
+        if part is not None and isinstance(part.state, ToolRunning):
+            await asyncio.Event().wait()  # the recorded engine was killed meanwhile
         if part is None or not isinstance(part.state, ToolCompleted | ToolFailed):
             msg = f"no state was recorded for call {context.call_id!r} of {given!r}"
             raise ToolError(msg)
-        state = part.state
         asked = self._asked.get(context.call_id)
         if asked is not None:
             await context.ask(asked["permission"], asked["patterns"], always=asked["always"])
         for known in self._progress.get(part.id, ()):
+            await self._wait_for_others(context.call_id)
+            before = self._watch.tool_rows()[context.call_id]
             context.progress(title=known.get("title"), metadata=known.get("metadata"))
-            await asyncio.sleep(0)
-        if any(state.time.start <= at <= state.time.end + 50 for at in self._aborts):
-            with suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
+            await self._until_stored(context.call_id, before)
+        await self._wait_for_requests(context.call_id)
+        await self._wait_for_others(context.call_id)
+        state = part.state
         if isinstance(state, ToolFailed):
             raise ToolError(state.error)
         return ToolOutput(
@@ -83,6 +85,63 @@ class RecordedTool(Tool):
             metadata=state.metadata,
             attachments=state.attachments,
         )
+
+    async def _wait_for_requests(self, call_id: str) -> None:
+        """Wait for the requests that came while the call ran, for ever if one stopped it."""
+        waits, is_stopped = self._course.pause_of(call_id)
+        for made in waits:
+            await made.wait()
+        if is_stopped:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async def _wait_for_others(self, call_id: str) -> None:
+        """Wait until the other calls of the message are where they were at this call's next row."""
+        order = self._order.get(call_id, [])
+        place = self._watch.tool_rows()[call_id]
+        wanted = order[place] if place < len(order) else {}
+        await self._until(
+            lambda: all(self._watch.tool_rows()[other] >= n for other, n in wanted.items())
+        )
+
+    async def _until_stored(self, call_id: str, before: int) -> None:
+        await self._until(lambda: self._watch.tool_rows()[call_id] > before)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        with suppress(TimeoutError):  # an engine that never gets there is told by the comparison
+            await wait_for(condition, timeout_s=_ORDER_S)
+
+
+def _tool_parts(recording: Recording) -> list[ToolPart]:
+    return [
+        part
+        for session in recording.sessions
+        for item in session.messages
+        for part in item.parts
+        if isinstance(part, ToolPart)
+    ]
+
+
+def _asked(recording: Recording) -> dict[str, dict[str, Any]]:
+    """Return what calls asked leave for, by the call's id."""
+    facts = [live.facts for live in recording.live if live.kind == "permission.asked"]
+    return {one["tool"]["callID"]: one for one in facts if one.get("tool")}
+
+
+def _order_of(recording: Recording) -> dict[str, list[dict[str, int]]]:
+    """Return, for each row of each call, how many rows the message's other calls had before it."""
+    order: dict[str, list[dict[str, int]]] = {}
+    for events in recording.events.values():
+        rows: dict[str, Counter[str]] = {}
+        for kind, data in events:
+            part = data.get("part") or {}
+            if kind != "message.part.updated" or part.get("type") != "tool":
+                continue
+            call_id, counts = part["callID"], rows.setdefault(part["messageID"], Counter())
+            others = {one: count for one, count in counts.items() if one != call_id}
+            order.setdefault(call_id, []).append(others)
+            counts[call_id] += 1
+    return order
 
 
 class RecordedChanges:
@@ -123,15 +182,10 @@ def _progress_of(recording: Recording) -> dict[str, list[dict[str, Any]]]:
     return {part_id: states[1:] for part_id, states in found.items()}
 
 
-def recorded_tools(recording: Recording) -> list[Tool]:
-    names = {
-        part.tool
-        for session in recording.sessions
-        for item in session.messages
-        for part in item.parts
-        if isinstance(part, ToolPart)
-    }
-    return [RecordedTool(name, recording) for name in sorted(names - {"task"})]
+def recorded_tools(recording: Recording, course: Course, watch: Watch) -> list[Tool]:
+    """Return a tool of every name that was called; subtasks run by themselves."""
+    names = {part.tool for part in _tool_parts(recording)} - {"task"}
+    return [RecordedTool(name, recording, course, watch) for name in sorted(names)]
 
 
 # ------------------------------------------------------------------------------- the files

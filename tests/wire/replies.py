@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from asyncio import Event
     from collections.abc import Mapping
 
 __all__ = [
@@ -79,6 +80,8 @@ class Delivery:
     """Cut the connection after this many chunks."""
     hang_after: int | None = None
     """Send no more after this many chunks, and keep the connection until the client hangs up."""
+    holds: tuple[tuple[int, Event], ...] = ()
+    """Wait after so many chunks until the event is set."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 

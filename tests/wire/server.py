@@ -173,6 +173,7 @@ class _Sending:
         self._head(200, {"content-type": "text/event-stream", **how.headers}, length=None)
         await self._send(b"")
         for place, chunk in enumerate(chunks):
+            await self._hold(how, place)
             if place == how.drop_after:
                 return
             if place == how.hang_after:
@@ -184,6 +185,15 @@ class _Sending:
         if how.drop_after is None:
             await self._send(b"0\r\n\r\n")
             self._request.sent_all = True
+
+    async def _hold(self, how: Delivery, place: int) -> None:
+        for after, until in how.holds:
+            if after == place:
+                waiting = asyncio.ensure_future(until.wait())
+                either: set[asyncio.Future[Any]] = {self._gone, waiting}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                self._check()
 
     def _head(self, status: int, headers: dict[str, str], *, length: int | None) -> None:
         size = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
