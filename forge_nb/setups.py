@@ -203,8 +203,8 @@ def _rule(given: Rule | dict[str, Any]) -> Rule:
     """Return a rule; a stored one stands there as the family writes it."""
     if isinstance(given, Rule):
         return given
-    names = (str(given.get(key, "*")) for key in ("permission", "pattern"))
-    return Rule(*names, given.get("action", "ask"))
+    permission, pattern = str(given.get("permission", "*")), str(given.get("pattern", "*"))
+    return Rule(permission, pattern, given.get("action", "ask"))
 
 
 def _spec_of(stored: StoredSession) -> str | None:
