@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from forge_nb.session import Session
 
 __all__ = [
+    "CHILD_RULES",
     "ChildResult",
     "Order",
     "Spawn",
@@ -55,6 +56,8 @@ __all__ = [
 ]
 
 TASK_TOOL = "task"
+CHILD_RULES: list[dict[str, Any]] = [{"permission": TASK_TOOL, "pattern": "*", "action": "deny"}]
+"""A child's own rules: work that was handed over is not handed on."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):

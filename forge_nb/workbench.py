@@ -32,7 +32,7 @@ from forge_nb.settings import Settings
 from forge_nb.setups import Setups
 from forge_nb.store.open import open_store
 from forge_nb.store.verify import verify
-from forge_nb.subtasks import ChildResult, child_title
+from forge_nb.subtasks import CHILD_RULES, ChildResult, child_title
 from forge_nb.titles import default_title
 
 if TYPE_CHECKING:
@@ -178,13 +178,21 @@ class Workbench(Reads):
         moment = datetime.fromtimestamp(self._clock() / 1000, tz=UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    def _create(self, title: str, model: str | None, *, parent_id: str | None = None) -> str:
+    def _create(
+        self,
+        title: str,
+        model: str | None,
+        *,
+        parent_id: str | None = None,
+        permission: list[dict[str, Any]] | None = None,
+    ) -> str:
         now = self._clock()
         spec = model or self.model
         info = SessionInfo(
             id=self._new_id("ses"),
             title=title,
             parent_id=parent_id,
+            permission=permission,
             directory=os.getcwd(),  # noqa: PTH109  stored as text
             agent=self.settings.agent,
             model=_session_model(spec) if spec else None,
@@ -324,7 +332,9 @@ class Workbench(Reads):
         model = None if order.model is None else _spec(order.model)
         spec = model or self._setups.agent(order.agent).model
         if order.task_id is None:
-            child_id = self._create(child_title(order), spec, parent_id=order.parent_id)
+            child_id = self._create(
+                child_title(order), spec, parent_id=order.parent_id, permission=CHILD_RULES
+            )
         else:
             child_id = self.store.session(order.task_id).info.id
             if self.store.session(child_id).info.parent_id != order.parent_id:

@@ -305,8 +305,7 @@ def _assistant_parts(item: MessageWithParts, how: _Rendering) -> list[ModelPart]
 def _is_signed(part: Part) -> bool:
     """Return whether a part is reasoning that Anthropic signed."""
     metadata = part.metadata or {} if isinstance(part, ReasoningPart) else {}
-    is_live = metadata.get("provider_name") == "anthropic"  # else as the family stores it
-    signed = metadata if is_live else metadata.get("anthropic")
+    signed = metadata.get("anthropic")
     return isinstance(signed, dict) and signed.get("signature") is not None
 
 

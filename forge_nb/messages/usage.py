@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_TOKENS",
+    "OUTPUT_TOKENS_MAX",
     "TOKEN_KINDS",
     "ZERO_TOKENS",
     "CacheTokens",

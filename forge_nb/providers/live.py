@@ -21,6 +21,7 @@ import msgspec
 
 from forge_nb.errors import UsageError
 from forge_nb.messages.stream import StepStart
+from forge_nb.messages.usage import OUTPUT_TOKENS_MAX
 from forge_nb.providers.catalog import limits_for, media_for, prices_for
 from forge_nb.providers.live_errors import to_stream_error
 from forge_nb.providers.live_messages import to_wire_messages
@@ -151,14 +152,17 @@ class LiveProvider:
                 _log.exception("a call to %s failed in a way that is not known", self.id)
             yield failure
 
-    def _settings(self) -> ModelSettings | None:
-        if self._endpoint.protocol != "anthropic":
-            return None
-        from pydantic_ai.models.anthropic import AnthropicModelSettings
+    def _settings(self) -> ModelSettings:
+        """Return the limit of the answer, which the usable window leaves room for, and caching."""
+        from pydantic_ai.settings import ModelSettings
 
-        settings = AnthropicModelSettings(anthropic_cache=True)  # an agent's prompts share a start
+        settings = ModelSettings()
+        if self._endpoint.protocol == "anthropic":
+            from pydantic_ai.models.anthropic import AnthropicModelSettings
+
+            settings = AnthropicModelSettings(anthropic_cache=True)  # prompts share a start
         if self._limits.output is not None:
-            settings["max_tokens"] = self._limits.output  # this protocol has to name a limit
+            settings["max_tokens"] = min(self._limits.output, OUTPUT_TOKENS_MAX)
         return settings
 
     @asynccontextmanager

@@ -57,8 +57,18 @@ def to_stream_error(error: Exception) -> StreamError:
         status=status,
         retry_after_s=getattr(error, "retry_after", None),
         headers=None if headers is None else _public(headers),
-        body=_body(getattr(error, "body", None)),
+        body=_body(_whole(error) or getattr(error, "body", None)),
     )
+
+
+def _whole(error: BaseException) -> str | None:
+    """Return the answer of a failed call word for word, where the SDK still has it."""
+    response = getattr(error.__cause__, "response", None)
+    try:
+        text = getattr(response, "text", None)
+    except RuntimeError:  # httpx: the answer was streamed, and nothing of it is kept
+        return None
+    return text if isinstance(text, str) and text else None
 
 
 def _kind(error: Exception, status: int | None) -> ErrorKind:

@@ -16,8 +16,10 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from forge_nb.providers.live_metadata import CHAT_FIELD, from_stored
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pydantic_ai import messages as pai
 
@@ -28,7 +30,6 @@ __all__ = ["to_wire_messages"]
 
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")  # what OpenAI and Anthropic refuse in ids and names
 _NAME_CHARS = 64  # the longest that both take
-_CHAT_FIELD = "reasoning_content"  # where chat servers read reasoning that has no home of its own
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,", re.ASCII)
 
 
@@ -137,11 +138,10 @@ def _answer_part(part: ModelPart, protocol: str) -> pai.ModelResponsePart | None
                 tool_name=_name(part.tool or "unknown"),
                 args=given,
                 tool_call_id=_call_id(part),
-                **_meta(part.metadata, ("id", "provider_name", "provider_details")),
+                **_unsigned(part.metadata),
             )
         case _ if part.text:
-            kept = ("id", "provider_name", "provider_details")
-            return pai.TextPart(content=part.text, **_meta(part.metadata, kept))
+            return pai.TextPart(content=part.text, **_unsigned(part.metadata))
         case _:
             return None
 
@@ -171,10 +171,9 @@ def _reasoning_meta(part: ModelPart, protocol: str) -> dict[str, Any] | None:
     Reasoning that was cut before its signature arrived would go back as words between tags, which
     teaches a model to write such tags.
     """
-    meta = _meta(part.metadata, ("id", "signature", "provider_name", "provider_details"))
-    meta = meta or _family_meta(part.metadata)
+    meta = from_stored(part.metadata)
     if protocol == "chat":
-        meta.setdefault("id", _CHAT_FIELD)
+        meta.setdefault("id", CHAT_FIELD)
         meta.setdefault("provider_name", "openai")
         return meta if part.text else None
     if protocol == "responses":
@@ -182,26 +181,9 @@ def _reasoning_meta(part: ModelPart, protocol: str) -> dict[str, Any] | None:
     return meta if meta.get("signature") else None
 
 
-def _meta(metadata: dict[str, Any] | None, names: Iterable[str]) -> dict[str, Any]:
-    """Return the facts under these names, as far as they have the right type."""
-    found = {name: (metadata or {}).get(name) for name in names}
-    kinds: dict[str, type] = {"provider_details": dict}
-    return {
-        name: value
-        for name, value in found.items()
-        if value and isinstance(value, kinds.get(name, str))
-    }
-
-
-def _family_meta(metadata: dict[str, Any] | None) -> dict[str, Any]:
-    """Read what opencode stores with reasoning, so that an imported session can go on."""
-    for provider, facts in (metadata or {}).items():
-        if provider not in {"anthropic", "openai"} or not isinstance(facts, dict):
-            continue
-        signature = facts.get("signature") or facts.get("reasoningEncryptedContent")
-        read = {"id": facts.get("itemId"), "signature": signature, "provider_name": provider}
-        return {name: value for name, value in read.items() if value and isinstance(value, str)}
-    return {}
+def _unsigned(metadata: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the facts that go back with a text or a call."""
+    return {name: value for name, value in from_stored(metadata).items() if name != "signature"}
 
 
 # --------------------------------------------------------------------------------- what users say

@@ -31,6 +31,7 @@ from forge_nb.messages.stream import (
     Usage,
 )
 from forge_nb.messages.usage import NO_TOKENS, TokenUsage
+from forge_nb.providers.live_metadata import to_stored
 from forge_nb.providers.live_usage import to_token_usage
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ _FINISH = {
     "error": "error",
 }
 _TRUNCATED = "the stream ended without saying that it was done; send the prompt again"
-_META = ("id", "signature", "provider_name", "provider_details")
 _BLOCK_DONE = frozenset({"content_block_stop", "response.output_item.done"})
 _WIRE = "_response"  # the SDK's stream inside pydantic-ai's; no public name leads to it
 
@@ -144,6 +144,7 @@ class StreamMapper:
         from pydantic_ai import messages as pai
 
         self._stream = stream
+        self._protocol = protocol
         self._is_chat = protocol == "chat"
         self._wire = WireWatch(stream)
         self._open: dict[int, _Block] = {}
@@ -269,14 +270,14 @@ class StreamMapper:
         del self._open[block.index]
         if not block.is_call:
             end = TextEnd if _is_text(block.part) else ReasoningEnd
-            yield end(id=str(block.index), metadata=_meta(block.part))
+            yield end(id=str(block.index), metadata=to_stored(block.part, self._protocol))
             return
         yield ToolInputEnd(call_id=block.call_id)
         yield ToolCall(
             call_id=block.call_id,
             tool=block.tool,
             input=_given(block),
-            metadata=_meta(block.part),
+            metadata=to_stored(block.part, self._protocol),
         )
 
     # ------------------------------------------------------------------------------ the finish
@@ -342,11 +343,6 @@ def _is_whole(block: _Block) -> bool:
     is_closed = bool(block.pieces) and block.pieces[-1].rstrip().endswith("}")
     given = _given(block) if is_closed else block.given
     return isinstance(given, dict) and bool(given)
-
-
-def _meta(part: Any) -> dict[str, Any] | None:
-    found = {name: getattr(part, name, None) for name in _META}
-    return _plain(found)
 
 
 def _plain(facts: dict[str, Any]) -> dict[str, Any] | None:

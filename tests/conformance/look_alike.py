@@ -246,7 +246,7 @@ class LookAlike:
                 "session": self.session,
                 "purpose": "queue",
                 "model": "m",
-                "max_tokens": None,
+                "max_tokens": 1_000,
                 "tools": ["read"],
                 "messages": messages,
                 "reply": {"kind": "openai", "chunks": chunks, "delay": 5.0},
