@@ -27,8 +27,10 @@ def block(heading: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the reader the file that the examples speak of."""
-    shutil.copyfile(RECORDED, tmp_path / "session-export.json")
+    """Give the reader the file that the examples speak of, where a clone has it."""
+    data = tmp_path / "notebooks" / "data"
+    data.mkdir(parents=True)
+    shutil.copyfile(RECORDED, data / RECORDED.name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -5,30 +5,25 @@ Everything in it is text from a model, a tool or a file, and is escaped.
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING, Any
 
 from forge_nb.messages.estimate import estimate_tokens
 from forge_nb.messages.render import to_model_messages
+from forge_nb.widgets.items import printable
+from forge_nb.widgets.markup import note, sheet, tag
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from forge_nb.history import View
     from forge_nb.messages.render import ModelMessage, ModelPart
+    from forge_nb.widgets.markup import Html
 
 __all__ = ["ModelView"]
 
 _PREVIEW_CHARS = 160
-
-_STYLE = """
-.forge-view { border-collapse: collapse; width: 100%; font-size: 0.9em; }
-.forge-view th, .forge-view td { text-align: left; vertical-align: top; padding: 0.3em 0.7em;
-  border-bottom: 1px solid color-mix(in srgb, currentColor 15%, transparent); }
-.forge-view td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.forge-view td.t { white-space: pre-wrap; overflow-wrap: anywhere; }
-.forge-view caption { text-align: left; padding: 0.3em 0.7em; font-weight: 600; }
-"""
+_WHOLE_CHARS = 4_000  # of each text, where it is opened
+_HTML_CHARS = 200_000  # of all texts that can be opened: a notebook stays small
 
 
 class ModelView:
@@ -112,24 +107,62 @@ class ModelView:
             ],
         }
 
+    def __str__(self) -> str:
+        """Return the view as text, one line per part."""
+        lines = [repr(self)[1:-1]]
+        for message in self.messages:
+            for part in message.parts:
+                text = " ".join(_preview(part).split())
+                lines.append(
+                    f"{message.role:9} {part.kind:9} {_tokens(part):>7,}  {printable(text)}"
+                )
+        return "\n".join(lines)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001  IPython's own
+        """Show all lines where there is no HTML: in a terminal."""
+        printer.text(repr(self) if cycle else str(self))
+
     def _repr_html_(self) -> str:
-        """Return a table, one row per part; every text is escaped."""
-        rows = "".join(
-            _row(message.role, part) for message in self.messages for part in message.parts
-        )
+        """Return a table, one row per part; long texts open; every text is escaped."""
         counts = ", ".join(f"{count} {state}" for state, count in self.counts().items() if count)
-        caption = html.escape(f"{self!r}"[1:-1] + f" · stored parts: {counts}")
-        head = "<tr><th>role</th><th>kind</th><th>≈ tokens</th><th>text</th></tr>"
-        return (
-            f"<style>{_STYLE}</style>"
-            f'<table class="forge-view"><caption>{caption}</caption>{head}{rows}</table>'
+        caption = f"{self!r}"[1:-1] + f" · stored parts: {counts}"
+        heads = (("role", "role"), ("kind", "kind"), ("size", "≈ tokens"), ("text", "text"))
+        names = [tag("th", f"fnb-view-{css}", name, scope="col") for css, name in heads]
+        body, room = [tag("tr", "", *names)], _HTML_CHARS
+        for message in self.messages:
+            for part in message.parts:
+                row = _row(message.role, part, room=room)
+                room -= len(row)
+                body.append(row)
+        return tag(
+            "div",
+            "fnb fnb-view",
+            sheet("model_view"),
+            tag("div", "fnb-view-caption", caption),
+            tag("table", "fnb-view-rows", *body),
         )
 
 
-def _row(role: str, part: ModelPart) -> str:
-    cells = f"<td>{html.escape(role)}</td><td>{html.escape(part.kind)}</td>"
-    size = f'<td class="n">{_tokens(part):,}</td>'
-    return f'<tr>{cells}{size}<td class="t">{html.escape(_preview(part))}</td></tr>'
+def _row(role: str, part: ModelPart, *, room: int) -> Html:
+    return tag(
+        "tr",
+        "",
+        tag("td", "fnb-view-role", role),
+        tag("td", "fnb-view-kind", part.kind),
+        tag("td", "fnb-view-size", f"{_tokens(part):,}"),
+        tag("td", "fnb-view-text", _text(part, room=room)),
+    )
+
+
+def _text(part: ModelPart, *, room: int) -> str:
+    """Return a text, or its beginning with the rest of it behind a fold."""
+    text, preview = part.text.strip(), _preview(part)
+    if text == preview or room <= 0:
+        return preview
+    whole = tag("div", "fnb-view-whole", text[:_WHOLE_CHARS])
+    cut = len(text) - _WHOLE_CHARS
+    left = (note(f"{cut:,} more characters"),) if cut > 0 else ()
+    return tag("details", "", tag("summary", "", preview), whole, *left)
 
 
 def _tokens(part: ModelPart) -> int:
