@@ -30,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what a notebook's output may differ in, from whatever folder pytest is started."""
+    config.option.nbval_sanitize_with = str(ROOT / "tests" / "notebooks.cfg")
+
+
 class NotebookFile(IPyNbFile):
     """A notebook whose kernel runs in a fresh copy of the notebook's folder.
 
