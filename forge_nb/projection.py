@@ -33,7 +33,6 @@ from forge_nb.messages.parts import (
     ToolFailed,
     ToolPart,
     ToolPending,
-    UnknownPart,
 )
 
 if TYPE_CHECKING:
@@ -236,7 +235,7 @@ def message_columns(message: Message) -> dict[str, Any]:
 
 def part_columns(part: Part) -> dict[str, Any]:
     """Return the typed columns of a part, native ones included."""
-    kind = part.kind if isinstance(part, UnknownPart) else part.__struct_config__.tag
+    kind = part.kind
     columns: dict[str, Any] = dict.fromkeys(_PART_COLUMNS)
     columns |= token_columns(None)
     columns |= {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from forge_nb.exchange.export import export_session
 from forge_nb.exchange.load import load
 from forge_nb.messages.ids import IdSource
 from forge_nb.messages.message import AssistantMessage, SessionInfo, SessionModel, SessionTime
+from forge_nb.owners import is_gone, owner_name
 from forge_nb.recovery import recover
 from forge_nb.session import Session
 from forge_nb.settings import Settings
@@ -106,7 +106,7 @@ class Workbench(Reads):
         """The session that was opened last; what the magics go on with."""
         self._clock = clock
         self._new_id = IdSource(clock, random_source(seed))
-        self._owner = f"{socket.gethostname()}:{os.getpid()}:{self._new_id('run')[-6:]}"
+        self._owner = owner_name(self._new_id("run")[-6:])
         self.store: Store = open_store(target, tenant=tenant, clock=clock)
         self._setups = Setups(
             self.settings,
@@ -295,6 +295,9 @@ class Workbench(Reads):
     def take_lease(self, session_id: str) -> str | None:
         """Take the session's lease; return who else holds it, or None."""
         lease = self.store.acquire_lease(session_id, self._owner, now_ms=system_clock())
+        if is_gone(lease.owner):
+            self.store.release_lease(session_id, lease.owner)
+            lease = self.store.acquire_lease(session_id, self._owner, now_ms=system_clock())
         return None if lease.owner == self._owner else lease.owner
 
     def writer(self, session_id: str) -> Session:

@@ -100,6 +100,11 @@ class PartBase(Value, frozen=True, kw_only=True):
     discarded: bool = False
     """Whether it belongs to a failed attempt and is kept out of the model view; native."""
 
+    @property
+    def kind(self) -> str:
+        """What it is: the ``type`` of its JSON."""
+        return str(self.__struct_config__.tag)
+
 
 class TextPart(PartBase, frozen=True, kw_only=True, tag="text"):
     """Natural language, a person's or a model's."""
