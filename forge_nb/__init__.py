@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from forge_nb.agents import Agent
     from forge_nb.conversation import Conversation
     from forge_nb.errors import ForgeError
-    from forge_nb.magics import load_ipython_extension, unload_ipython_extension
+    from forge_nb.magics.extension import load_ipython_extension, unload_ipython_extension
     from forge_nb.providers.tape_specs import record, replay
     from forge_nb.settings import Settings
     from forge_nb.tools.registry import tool
@@ -40,12 +40,12 @@ _HOMES = {
     "ForgeError": ("forge_nb.errors", "ForgeError"),
     "Settings": ("forge_nb.settings", "Settings"),
     "Workbench": ("forge_nb.workbench", "Workbench"),
-    "load_ipython_extension": ("forge_nb.magics", "load_ipython_extension"),
+    "load_ipython_extension": ("forge_nb.magics.extension", "load_ipython_extension"),
     "open": ("forge_nb.workbench", "Workbench"),
     "record": ("forge_nb.providers.tape_specs", "record"),
     "replay": ("forge_nb.providers.tape_specs", "replay"),
     "tool": ("forge_nb.tools.registry", "tool"),
-    "unload_ipython_extension": ("forge_nb.magics", "unload_ipython_extension"),
+    "unload_ipython_extension": ("forge_nb.magics.extension", "unload_ipython_extension"),
 }
 
 

@@ -13,6 +13,7 @@ from forge_nb.messages.steps import message_of_step
 from forge_nb.messages.usage import usable_tokens
 from forge_nb.prompts import add_prompt
 from forge_nb.run_loop import RunResult, compact_and_go_on, run_loop
+from forge_nb.settings import changed
 from forge_nb.structured import output_format
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Conversation:
         Which model answers; None for the session's own or the workbench's.
     agent
         Which of the workbench's agents answers; None for the settings'.
+    changes
+        Settings that differ from the workbench's, by name.
     """
 
     def __init__(
@@ -54,11 +57,14 @@ class Conversation:
         *,
         model: str | None = None,
         agent: str | None = None,
+        changes: Mapping[str, Any] | None = None,
     ) -> None:
         self.workbench = workbench
         self.id = session_id
         self.model = model
         self.agent = agent
+        self.changes = dict(changes or {})
+        """Settings that differ from the workbench's."""
         self._setup: RunSetup | None = None
 
     def __repr__(self) -> str:
@@ -80,8 +86,29 @@ class Conversation:
         """Model, tools and settings; resolved at the first use and kept, a script's place too."""
         if self._setup is None:
             stored = self.workbench.store.session(self.id)
-            self._setup = self.workbench.setup(self.model, stored, agent=self.agent)
+            self._setup = self.workbench.setup(
+                self.model, stored, agent=self.agent, changes=self.changes
+            )
         return self._setup
+
+    def with_settings(self, **changes: Any) -> Conversation:
+        """Return the same session, run with other settings from now on.
+
+        Parameters
+        ----------
+        changes
+            Fields of `forge_nb.Settings`: ``strategy="truncate"``, ``auto_compact=False`` …
+
+        Raises
+        ------
+        UsageError
+            When there is no such setting, or its value is of another kind.
+        """
+        both = {**self.changes, **changes}
+        changed(self.workbench.settings, both)
+        return Conversation(
+            self.workbench, self.id, model=self.model, agent=self.agent, changes=both
+        )
 
     @property
     def permissions(self) -> Permissions:

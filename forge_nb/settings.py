@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -10,7 +10,7 @@ import msgspec
 
 from forge_nb.errors import UsageError
 
-__all__ = ["PARITY", "Settings"]
+__all__ = ["PARITY", "Settings", "changed"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +168,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 told = str(hint) if get_origin(hint) else hint.__name__
                 msg = f"Settings.{name} is {value!r}; it has to be {told}"
                 raise UsageError(msg, setting=name)
+
+
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Return settings with some of them changed.
+
+    Raises
+    ------
+    UsageError
+        When there is no such setting, or its value is of another kind.
+    """
+    unknown = sorted(set(changes) - set(Settings.__struct_fields__))
+    if unknown:
+        msg = f"there is no setting {unknown[0]!r}; there are {list(Settings.__struct_fields__)}"
+        raise UsageError(msg, setting=unknown[0])
+    return msgspec.structs.replace(settings, **changes)
 
 
 def _fits(value: object, hint: Any) -> bool:

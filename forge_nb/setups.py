@@ -13,7 +13,7 @@ from forge_nb.compaction.base import RunSetup
 from forge_nb.compaction.strategies import known_strategy
 from forge_nb.errors import UsageError
 from forge_nb.providers.registry import provider_names, resolve_model
-from forge_nb.settings import Settings
+from forge_nb.settings import Settings, changed
 from forge_nb.subtasks import task_tool
 from forge_nb.tools.environment import Environment
 from forge_nb.tools.permissions import DEFAULT_RULES, Permissions, Rule
@@ -22,7 +22,7 @@ from forge_nb.tools.snapshots import GitSnapshots
 from forge_nb.tools.taped import taped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from forge_nb.events import LiveEvent
     from forge_nb.store.base import StoredSession
@@ -95,7 +95,12 @@ class Setups:
         return model or self.model or _spec_of(stored)
 
     def setup(
-        self, model: str | None, stored: StoredSession, *, agent: str | None = None
+        self,
+        model: str | None,
+        stored: StoredSession,
+        *,
+        agent: str | None = None,
+        changes: Mapping[str, Any] | None = None,
     ) -> RunSetup:
         """Return what answers a session's prompts.
 
@@ -105,7 +110,8 @@ class Setups:
             When no model was chosen, or there is no such provider, agent or strategy.
         """
         chosen = self.agent(agent)
-        known_strategy(self.settings.strategy)
+        settings = self._settings_of(chosen, changes or {})
+        known_strategy(settings.strategy)
         spec = self.spec(model or chosen.model, stored)
         if spec is None:
             msg = (
@@ -124,7 +130,7 @@ class Setups:
             provider,
             ref,
             taped(registry, provider),
-            self._settings_of(chosen),
+            settings,
             environment=Environment(
                 ask=self.permissions(stored, agent=chosen).ask,
                 workspace=workspace,
@@ -181,8 +187,8 @@ class Setups:
     def _others(self, agent: Agent) -> dict[str, Agent]:
         return {name: one for name, one in self.agents.items() if name != agent.name}
 
-    def _settings_of(self, agent: Agent) -> Settings:
-        own = self.settings
+    def _settings_of(self, agent: Agent, changes: Mapping[str, Any]) -> Settings:
+        own = changed(self.settings, changes)
         return msgspec.structs.replace(
             own,
             agent=agent.name,

@@ -309,7 +309,12 @@ class Workbench(Reads):
         return self._setups.spec(model, stored)
 
     def setup(
-        self, model: str | None, stored: StoredSession, *, agent: str | None = None
+        self,
+        model: str | None,
+        stored: StoredSession,
+        *,
+        agent: str | None = None,
+        changes: Mapping[str, Any] | None = None,
     ) -> RunSetup:
         """Return what answers a session's prompts.
 
@@ -318,7 +323,7 @@ class Workbench(Reads):
         UsageError
             When no model was chosen, or there is no such provider or agent.
         """
-        return self._setups.setup(model, stored, agent=agent)
+        return self._setups.setup(model, stored, agent=agent, changes=changes)
 
     def permissions(self, session_id: str) -> Permissions:
         """Return what a session's tools may do, and what they wait to be allowed."""
